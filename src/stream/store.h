@@ -1,0 +1,61 @@
+// The piece store: hands out slots, reads what is missing, keeps what is in use.
+//
+// One consumer (the step loop) calls it; a pool of readers fills slots. A piece handed out stays where it is until
+// it is released. Scanned pieces are read ahead of their use; experts are LRU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "format/piece.h"
+#include "stream/ledger.h"
+#include "stream/reader.h"
+#include "stream/residency.h"
+
+namespace millrace::stream {
+
+struct StoreStats {
+  uint64_t bytes_read = 0;      // from disk
+  uint64_t reads = 0;           // pieces
+  uint64_t expert_hits = 0;     // resident when fired
+  uint64_t expert_misses = 0;
+  uint64_t scan_hits = 0, scan_misses = 0;
+  uint64_t stall_ns = 0;        // the consumer waited
+};
+
+struct StoreOptions {
+  unsigned io_threads = 4;
+  bool huge_pages = true;
+};
+
+class PieceStore {
+ public:
+  // Reserves and maps the arena. Nothing is read yet. `reader` and `table` must outlive the store.
+  static Expected<std::unique_ptr<PieceStore>> create(const format::PieceTable& table, ResidencyPlan plan,
+                                                      PieceReader& reader, Ledger& ledger, const StoreOptions& options);
+  virtual ~PieceStore() = default;
+
+  // Reads every pinned piece (in parallel); optional: they are read on first use otherwise.
+  // progress(done, total) in bytes may be empty.
+  virtual Status load_pinned(const std::function<void(uint64_t, uint64_t)>& progress) = 0;
+
+  // Waits until the piece is resident and hands it out; pair with release(). Reads ahead along the scan.
+  virtual Expected<const std::byte*> acquire(uint32_t piece) = 0;
+  virtual void release(uint32_t piece) = 0;
+
+  // Experts of one layer pass. Resident ones come first, then the others in the order in which they arrive. Any
+  // number may be fired; when there are fewer slots, misses are read as earlier ones are released.
+  //   begin_fired(pieces); while ((p = next_fired())) { compute; release(p->piece); }
+  struct Fired { uint32_t piece = 0; const std::byte* data = nullptr; };
+  virtual void begin_fired(std::span<const uint32_t> pieces) = 0;
+  // False in `more` once all were handed out. On error the pass is over: nothing stays pinned by it.
+  virtual Expected<bool> next_fired(Fired* fired) = 0;
+
+  virtual StoreStats stats() const = 0;
+  virtual const ResidencyPlan& plan() const = 0;
+};
+
+}  // namespace millrace::stream
