@@ -1,0 +1,104 @@
+// GGUF files on disk: one file, or the parts of a split one found from any of its parts.
+#include <filesystem>
+#include <regex>
+
+#include "format/gguf_value.h"
+#include "format/source_readers.h"
+
+namespace millrace::format {
+namespace {
+
+// A header holds the vocabulary: tens of megabytes at most.
+constexpr uint64_t kFirstRead = uint64_t{1} << 20;
+constexpr uint64_t kMaxHeader = uint64_t{256} << 20;
+
+struct Part {
+  SourceFile file;
+  GgufHeader header;
+};
+
+Expected<Part> read_part(const std::string& path) {
+  MILLRACE_ASSIGN(const HeadFile file, HeadFile::open(path));
+  std::string head;
+  for (uint64_t want = kFirstRead;; want *= 4) {
+    MILLRACE_TRY(file.read_to(want, head));
+    bool short_head = false;
+    auto header = parse_gguf_head(path, head, file.size(), short_head);
+    if (header) {
+      Part part;
+      part.file = {path, std::filesystem::path(path).filename().string(), file.size(),
+                   header->data_begin};
+      part.header = std::move(*header);
+      return part;
+    }
+    if (!short_head || head.size() == file.size())
+      return tl::make_unexpected(std::move(header.error()));
+    if (want >= kMaxHeader)
+      return fail(Code::kInvalid, "{}: header is over {} bytes", path, kMaxHeader);
+  }
+}
+
+Status check_part(const Part& part, uint64_t number, uint64_t count) {
+  MILLRACE_ASSIGN(const uint64_t part_count, get_uint_or(part.header.metadata, "split.count", 0));
+  MILLRACE_ASSIGN(const uint64_t part_number, get_uint_or(part.header.metadata, "split.no", 0));
+  if (part_count != count || part_number != number) {
+    return fail(Code::kInvalid, "{}: split.no {} of split.count {}, but its place is {} of {}",
+                part.file.path, part_number, part_count, number, count);
+  }
+  return {};
+}
+
+}  // namespace
+
+Expected<ModelSource> open_gguf(const std::string& path) {
+  MILLRACE_ASSIGN(Part given, read_part(path));
+  ModelSource source;
+  source.kind = SourceKind::kGguf;
+  auto count_or = get_uint_or(given.header.metadata, "split.count", 1);
+  if (!count_or) return with_context(path, std::move(count_or.error()));
+  const uint64_t count = *count_or;
+  if (count <= 1) {
+    source.path = path;
+    source.gguf = std::move(given.header.metadata);
+    MILLRACE_TRY(add_file(source, std::move(given.file), std::move(given.header.tensors)));
+    return source;
+  }
+
+  static const std::regex kName("(.*)-([0-9]{5})-of-([0-9]{5})\\.gguf");
+  std::smatch match;
+  const std::string file_name = given.file.name;
+  if (!std::regex_match(file_name, match, kName) || std::stoull(match[3]) != count) {
+    return fail(Code::kInvalid,
+                "{}: one of {} parts, but its name does not end in -0000N-of-{:05}.gguf", path,
+                count, count);
+  }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const auto part_path = [&](uint64_t number) {
+    return (folder / fmt::format("{}-{:05}-of-{:05}.gguf", match[1].str(), number + 1, count))
+        .string();
+  };
+  // All parts are looked for first: a missing one is the usual mistake.
+  for (uint64_t i = 0; i < count; ++i) {
+    std::error_code error;
+    if (!std::filesystem::exists(part_path(i), error)) {
+      return fail(Code::kNotFound, "{}: part {} of {} is missing", part_path(i), i + 1, count);
+    }
+  }
+  source.path = part_path(0);
+  for (uint64_t i = 0; i < count; ++i) {
+    MILLRACE_ASSIGN(Part part, read_part(part_path(i)));
+    MILLRACE_TRY(check_part(part, i, count));
+    if (i == 0) source.gguf = std::move(part.header.metadata);
+    MILLRACE_TRY(add_file(source, std::move(part.file), std::move(part.header.tensors)));
+  }
+  // Writers store this count as signed or unsigned.
+  MILLRACE_ASSIGN(const uint64_t total,
+                  get_uint_or(source.gguf, "split.tensors.count", source.tensors.size()));
+  if (total != source.tensors.size()) {
+    return fail(Code::kInvalid, "{}: split.tensors.count is {}, but the parts hold {} tensors",
+                source.path, total, source.tensors.size());
+  }
+  return source;
+}
+
+}  // namespace millrace::format
