@@ -41,12 +41,13 @@ struct Rows {
   uint64_t stride = 0;             // elements between rows of f32
   const int8_t* q = nullptr;       // [count, cols rounded up to 32], codes -127..127
   const float* scale = nullptr;    // [count, cols/32]
-  const int32_t* sum = nullptr;    // [count, cols/16]: sum of codes of each 16 (a group's sum is the two added)
+  const int16_t* sum = nullptr;    // [count, cols/16]: sum of codes of each 16 (a group's sum is the two added)
 };
 
-// scale = amax / 127; code = round-to-nearest-even(x * (127 / amax)), 0 for an all-zero group.
+// scale = amax / 127; code = round-to-nearest-even(x * (127 / amax)); all 0 when amax < 2^-118.
+// A group that holds a NaN or an infinity gets scale NaN and codes 0, so that its outputs are NaN.
 // q, scale, sum as in Rows. cols must be a multiple of 32.
-void quantize_row(const float* x, uint32_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_row(const float* x, uint32_t cols, int8_t* q, float* scale, int16_t* sum);
 
 enum class Activations : uint8_t { kInt8, kF32 };
 

@@ -62,7 +62,7 @@ struct Ops {
                    void* k_block, void* v_block);
   // Online softmax over blocks cut at absolute multiples of 64; masked positions are not touched.
   void (*attention)(const AttentionArgs&);
-  void (*quantize_row)(const float* x, uint32_t cols, int8_t* q, float* scale, int32_t* sum);
+  void (*quantize_row)(const float* x, uint32_t cols, int8_t* q, float* scale, int16_t* sum);
   // Sources of vectors: f32/f16/bf16 bytes to f32.
   void (*f16_to_f32)(const uint16_t* x, uint64_t n, float* y);
   void (*bf16_to_f32)(const uint16_t* x, uint64_t n, float* y);
