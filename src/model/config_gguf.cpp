@@ -1,0 +1,105 @@
+// GGUF metadata in the keys of Hugging Face configs, so that a family reads one vocabulary.
+#include <array>
+#include <string_view>
+
+#include "model/config.h"
+
+namespace millrace::model {
+namespace {
+
+struct KeyPair {
+  std::string_view gguf;  // after "{arch}."
+  const char* key;
+};
+constexpr std::array kKeys = {
+    KeyPair{"block_count", "num_hidden_layers"},
+    KeyPair{"context_length", "max_position_embeddings"},
+    KeyPair{"embedding_length", "hidden_size"},
+    KeyPair{"feed_forward_length", "intermediate_size"},
+    KeyPair{"attention.head_count", "num_attention_heads"},
+    KeyPair{"attention.head_count_kv", "num_key_value_heads"},
+    KeyPair{"attention.key_length", "head_dim"},
+    KeyPair{"attention.value_length", "value_head_dim"},
+    KeyPair{"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    KeyPair{"attention.sliding_window", "sliding_window"},
+    KeyPair{"attention.sliding_window_pattern", "sliding_window_layers"},
+    KeyPair{"rope.freq_base", "rope_theta"},
+    KeyPair{"rope.freq_base_swa", "rope_local_base_freq"},
+    KeyPair{"rope.dimension_count", "rope_dims"},
+    KeyPair{"expert_count", "num_experts"},
+    KeyPair{"expert_used_count", "num_experts_per_tok"},
+    KeyPair{"expert_feed_forward_length", "moe_intermediate_size"},
+    KeyPair{"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+    KeyPair{"expert_weights_norm", "norm_topk_prob"},
+    KeyPair{"expert_weights_scale", "routed_scaling_factor"},
+    KeyPair{"attn_logit_softcapping", "attn_logit_softcapping"},
+    KeyPair{"final_logit_softcapping", "final_logit_softcapping"},
+    KeyPair{"embedding_scale", "embedding_multiplier"},
+    KeyPair{"residual_scale", "residual_multiplier"},
+    KeyPair{"attention.scale", "attention_multiplier"},
+    KeyPair{"logit_scale", "logits_scaling"},
+    KeyPair{"attention.temperature_scale", "llama_4_scaling_beta"},
+    KeyPair{"vocab_size", "vocab_size"},
+};
+constexpr std::array kRopeKeys = {
+    KeyPair{"rope.scaling.type", "rope_type"},
+    KeyPair{"rope.scaling.factor", "factor"},
+    KeyPair{"rope.scaling.original_context_length", "original_max_position_embeddings"},
+    KeyPair{"rope.scaling.attn_factor", "attention_factor_extra"},
+    KeyPair{"rope.scaling.yarn_log_multiplier", "yarn_log_multiplier"},
+    KeyPair{"rope.scaling.yarn_beta_fast", "beta_fast"},
+    KeyPair{"rope.scaling.yarn_beta_slow", "beta_slow"},
+};
+// Say nothing about the math of a causal language model, or are settled by tensors.
+constexpr std::array kIgnored = {
+    std::string_view("rope.scaling.finetuned"), std::string_view("attention.causal"),
+    std::string_view("tokenizer_pre"), std::string_view("attention.layer_norm_epsilon"),
+    std::string_view("rope.scale_linear"), std::string_view("tensor_data_layout"),
+};
+
+nlohmann::json to_json(const format::GgufValue& value) {
+  return std::visit(
+      [](const auto& v) -> nlohmann::json {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return nullptr;
+        } else {
+          return nlohmann::json(v);
+        }
+      },
+      value.value);
+}
+
+}  // namespace
+
+Expected<nlohmann::json> gguf_config(const format::ModelSource& source) {
+  auto found = source.gguf.find("general.architecture");
+  const auto* arch = found == source.gguf.end() ? nullptr : std::get_if<std::string>(&found->second.value);
+  if (!arch || arch->empty()) {
+    return fail(Code::kInvalid, "{}: metadata 'general.architecture' is missing or not a string", source.path);
+  }
+  nlohmann::json config = {{"model_type", *arch}};
+  nlohmann::json rope = nlohmann::json::object();
+  const std::string prefix = *arch + ".";
+  for (const auto& [key, value] : source.gguf) {
+    if (!key.starts_with(prefix)) continue;
+    const std::string_view suffix = std::string_view(key).substr(prefix.size());
+    bool known = false;
+    for (const auto& pair : kKeys) {
+      if (pair.gguf == suffix) config[pair.key] = to_json(value), known = true;
+    }
+    for (const auto& pair : kRopeKeys) {
+      if (pair.gguf == suffix) rope[pair.key] = to_json(value), known = true;
+    }
+    for (const auto ignored : kIgnored) known = known || ignored == suffix;
+    if (!known) config[key] = to_json(value);  // left for the family, or for Config::finish to refuse
+  }
+  if (!rope.empty()) config["rope_scaling"] = rope;
+  config["tie_word_embeddings"] = source.find("output.weight") == nullptr;
+  if (const auto* embedding = source.find("token_embd.weight"); embedding && embedding->shape.size() == 2) {
+    config["vocab_size"] = embedding->shape[0];
+  }
+  return config;
+}
+
+}  // namespace millrace::model

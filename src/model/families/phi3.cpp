@@ -1,0 +1,19 @@
+// Phi-3: fused qkv and gate_up, longrope.
+#include "model/families/builders.h"
+
+namespace millrace::model {
+
+Status build_phi3(Config& config, ModelSpec* spec) {
+  config.ignore({"original_max_position_embeddings"});
+  MILLRACE_TRY(llama_like(config, spec));
+  return apply_windows(config, spec, config.uint("sliding_window", 0) ? [](uint32_t) { return true; } : nullptr);
+}
+
+void names_phi3(bool gguf, NameRules* rules, std::vector<std::string>*) {
+  using format::Role;
+  if (!gguf) return;
+  put_first(rules, {{Role::kGate, "blk.{i}.ffn_up.weight", false, false, Part::kFirstHalf},
+                    {Role::kUp, "blk.{i}.ffn_up.weight", false, false, Part::kSecondHalf}});
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,122 @@
+#include "model/names.h"
+
+namespace millrace::model {
+namespace {
+
+using format::Role;
+
+NameRules hugging_face_names() {
+  const std::string layer = "model.layers.{i}.";
+  const std::string attention = layer + "self_attn.";
+  NameRules rules = {
+      {Role::kEmbedding, "model.embed_tokens.weight"},
+      {Role::kHead, "lm_head.weight"},
+      {Role::kFinalNorm, "model.norm.weight"},
+      {Role::kMixerInNorm, layer + "input_layernorm.weight"},
+      {Role::kFfnInNorm, layer + "post_attention_layernorm.weight"},
+      {Role::kQNorm, attention + "q_norm.weight"},
+      {Role::kKNorm, attention + "k_norm.weight"},
+      {Role::kSinks, attention + "sinks"},
+      {Role::kQ, attention + "qkv_proj.weight", false, false, Part::kQ},
+      {Role::kK, attention + "qkv_proj.weight", false, false, Part::kK},
+      {Role::kV, attention + "qkv_proj.weight", false, false, Part::kV},
+      {Role::kGate, layer + "mlp.gate_up_proj.weight", false, false, Part::kFirstHalf},
+      {Role::kUp, layer + "mlp.gate_up_proj.weight", false, false, Part::kSecondHalf},
+      {Role::kRouter, layer + "mlp.gate.weight"},
+      {Role::kRouter, layer + "mlp.router.weight"},
+      {Role::kRouterBias, layer + "mlp.router.bias"},
+      {Role::kSharedRouter, layer + "mlp.shared_expert_gate.weight"},
+  };
+  struct Projection { Role weight, bias; const char* name; };
+  for (const auto& p : {Projection{Role::kQ, Role::kQBias, "q_proj"}, Projection{Role::kK, Role::kKBias, "k_proj"},
+                        Projection{Role::kV, Role::kVBias, "v_proj"}, Projection{Role::kO, Role::kOBias, "o_proj"}}) {
+    rules.push_back({p.weight, attention + p.name + ".weight"});
+    rules.push_back({p.bias, attention + p.name + ".bias"});
+  }
+  struct Mlp { Role weight, bias, shared; const char* name; };
+  for (const auto& p : {Mlp{Role::kGate, Role::kGateBias, Role::kSharedGate, "gate_proj"},
+                        Mlp{Role::kUp, Role::kUpBias, Role::kSharedUp, "up_proj"},
+                        Mlp{Role::kDown, Role::kDownBias, Role::kSharedDown, "down_proj"}}) {
+    const std::string name = p.name;
+    rules.push_back({p.shared, layer + "mlp.shared_expert." + name + ".weight"});
+    for (const std::string stack : {"mlp.switch_mlp.", "mlp.experts."}) {
+      rules.push_back({p.weight, layer + stack + name + ".weight", true});
+      rules.push_back({p.bias, layer + stack + name + ".bias", true});
+    }
+    rules.push_back({p.weight, layer + "mlp.experts.{e}." + name + ".weight"});
+    rules.push_back({p.weight, layer + "mlp." + name + ".weight"});
+    rules.push_back({p.bias, layer + "mlp." + name + ".bias"});
+  }
+  return rules;
+}
+
+NameRules gguf_names() {
+  const std::string b = "blk.{i}.";
+  NameRules rules = {
+      {Role::kEmbedding, "token_embd.weight"},
+      {Role::kHead, "output.weight"},
+      {Role::kFinalNorm, "output_norm.weight"},
+      {Role::kRopeFactors, "rope_freqs.weight"},
+      {Role::kMixerInNorm, b + "attn_norm.weight"},
+      {Role::kMixerOutNorm, b + "post_attention_norm.weight"},
+      {Role::kFfnInNorm, b + "ffn_norm.weight"},
+      {Role::kFfnOutNorm, b + "post_ffw_norm.weight"},
+      {Role::kQNorm, b + "attn_q_norm.weight"},
+      {Role::kKNorm, b + "attn_k_norm.weight"},
+      {Role::kSinks, b + "attn_sinks.weight"},
+      {Role::kQ, b + "attn_qkv.weight", false, false, Part::kQ},
+      {Role::kK, b + "attn_qkv.weight", false, false, Part::kK},
+      {Role::kV, b + "attn_qkv.weight", false, false, Part::kV},
+      {Role::kRouter, b + "ffn_gate_inp.weight"},
+      {Role::kRouterBias, b + "ffn_gate_inp.bias"},
+      {Role::kSharedRouter, b + "ffn_gate_inp_shexp.weight"},
+  };
+  struct Projection { Role weight, bias; const char* name; };
+  for (const auto& p : {Projection{Role::kQ, Role::kQBias, "attn_q"}, Projection{Role::kK, Role::kKBias, "attn_k"},
+                        Projection{Role::kV, Role::kVBias, "attn_v"}, Projection{Role::kO, Role::kOBias, "attn_output"}}) {
+    rules.push_back({p.weight, b + p.name + ".weight"});
+    rules.push_back({p.bias, b + p.name + ".bias"});
+  }
+  struct Mlp { Role weight, bias, shared; const char* name; };
+  for (const auto& p : {Mlp{Role::kGate, Role::kGateBias, Role::kSharedGate, "ffn_gate"},
+                        Mlp{Role::kUp, Role::kUpBias, Role::kSharedUp, "ffn_up"},
+                        Mlp{Role::kDown, Role::kDownBias, Role::kSharedDown, "ffn_down"}}) {
+    const std::string name = b + p.name;
+    rules.push_back({p.weight, name + "_exps.weight", true});
+    rules.push_back({p.bias, name + "_exps.bias", true});
+    rules.push_back({p.weight, name + ".{e}.weight"});  // files older than stacked experts
+    rules.push_back({p.shared, name + "_shexp.weight"});
+    rules.push_back({p.weight, name + ".weight"});
+    rules.push_back({p.bias, name + ".bias"});
+  }
+  return rules;
+}
+
+}  // namespace
+
+NameRules default_names(bool gguf) { return gguf ? gguf_names() : hugging_face_names(); }
+
+std::vector<std::string> default_drops(bool gguf) {
+  if (gguf) return {};
+  return {"*.rotary_emb.inv_freq", "*.self_attn.bias", "*.self_attn.masked_bias"};
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (size_t at = star; at <= name.size(); ++at) {
+    if (matches(rest, name.substr(at))) return true;
+  }
+  return false;
+}
+
+std::string expand(const std::string& pattern, int layer, int expert) {
+  std::string out = pattern;
+  if (auto at = out.find("{i}"); at != std::string::npos) out.replace(at, 3, std::to_string(layer));
+  if (auto at = out.find("{e}"); at != std::string::npos) out.replace(at, 3, std::to_string(expert));
+  return out;
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,355 @@
+#include "model/weights.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/numeric.h"
+
+namespace millrace::model {
+namespace {
+
+using format::Piece;
+using format::PieceKind;
+using format::PieceTensor;
+using format::QuantParams;
+using format::Role;
+using format::WeightView;
+
+constexpr uint64_t kPieceAlign = 4096, kTensorAlign = 64;
+
+bool ends_with_replace(const std::string& name, std::string_view from, std::string_view to, std::string* out) {
+  if (!name.ends_with(from)) return false;
+  *out = name.substr(0, name.size() - from.size()).append(to);
+  return true;
+}
+
+class Builder {
+ public:
+  Builder(const format::ModelSource& source, const ModelSpec& spec, const NameRules& rules)
+      : source_(source), spec_(spec), rules_(rules), used_(source.tensors.size(), 0) {}
+
+  Expected<format::PieceTable> build(const std::vector<std::string>& drops, WeightAudit* audit);
+
+ private:
+  struct Want {
+    Role role;
+    uint32_t rows = 0, cols = 0;  // rows == 0: a vector of cols elements
+    bool optional = false;
+  };
+
+  Status embedding(PieceKind kind, Role role);
+  Status layer(uint32_t i);
+  Status experts(uint32_t i, const MoeSpec& moe);
+  Status add(Piece* piece, const Want& want);
+  Expected<WeightView> resolve(const Piece& piece, const Want& want, const NameRule& rule, uint32_t tensor);
+  Expected<QuantParams> quant_of(const std::string& name) const;
+  void part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin, uint32_t* step, uint32_t* total) const;
+  void close(Piece piece);
+
+  const format::ModelSource& source_;
+  const ModelSpec& spec_;
+  const NameRules& rules_;
+  std::vector<uint8_t> used_;
+  format::PieceTable table_;
+};
+
+// MLX writes {"quantization": {group_size, bits, mode, "<module>": {...} | false}}.
+Expected<QuantParams> Builder::quant_of(const std::string& name) const {
+  QuantParams params;
+  if (!source_.config) return params;
+  auto found = source_.config->find("quantization");
+  if (found == source_.config->end() || !found->is_object()) return params;
+  std::string module = name;
+  ends_with_replace(name, ".weight", "", &module);
+  auto read = [&](const nlohmann::json& object) -> Status {
+    auto number = [&](const char* key) -> uint32_t {
+      auto it = object.find(key);
+      return it != object.end() && it->is_number_unsigned() ? it->get<uint32_t>() : 0;
+    };
+    if (number("bits")) params.bits = static_cast<uint8_t>(std::min(number("bits"), 255u));
+    if (number("group_size")) params.group = static_cast<uint16_t>(std::min(number("group_size"), 65535u));
+    if (auto it = object.find("mode"); it != object.end() && it->is_string()) {
+      const auto mode = it->get<std::string>();
+      if (mode != "affine" && mode != "mxfp4") {
+        return fail(Code::kUnsupported, "{}: quantization mode '{}' of '{}' is not supported (affine and mxfp4 are)", source_.path, mode, module);
+      }
+      params.mxfp4 = mode == "mxfp4";
+    }
+    return {};
+  };
+  MILLRACE_TRY(read(*found));
+  if (auto own = found->find(module); own != found->end() && own->is_object()) {
+    params.mxfp4 = false;
+    MILLRACE_TRY(read(*own));
+  }
+  return params;
+}
+
+// Source rows of the part: first, distance, and how many rows the whole tensor must have.
+void Builder::part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin, uint32_t* step, uint32_t* total) const {
+  *begin = 0, *step = 1, *total = rows;
+  if (rule.part == Part::kAll) return;
+  if (rule.part == Part::kQ || rule.part == Part::kK || rule.part == Part::kV) {
+    const auto& a = spec_.layers[static_cast<uint32_t>(piece.layer)].attention;
+    const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim;
+    *begin = rule.part == Part::kQ ? 0 : rule.part == Part::kK ? q : q + k;
+    *total = q + k + v;
+    return;
+  }
+  *total = 2 * rows;
+  if (rule.part == Part::kSecondHalf) *begin = rows;
+  if (rule.part == Part::kOdd) *begin = 1;
+  if (rule.part == Part::kEven || rule.part == Part::kOdd) *step = 2;
+}
+
+Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, const NameRule& rule, uint32_t tensor) {
+  const auto& t = source_.tensors[tensor];
+  WeightView view;
+  view.weight = tensor;
+  view.transposed = rule.transposed;
+  const bool vector = want.rows == 0;
+  const uint32_t outputs = vector ? want.cols : want.rows;
+  uint32_t total = outputs;
+  part_rows(piece, rule, outputs, &view.row_begin, &view.row_step, &total);
+  if (rule.stacked) view.index = static_cast<uint64_t>(piece.expert);
+
+  auto shape_text = [&] { return fmt::format("[{}]", fmt::join(t.shape, ", ")); };
+  auto mismatch = [&](const std::string& expected) {
+    return fail(Code::kInvalid, "{}: tensor '{}' has shape {}, expected {}", source_.files[t.file].name, t.name, shape_text(), expected);
+  };
+  const uint64_t stack = rule.stacked ? spec_.layers[static_cast<uint32_t>(piece.layer)].ffn.moe->experts : 0;
+  if (vector) {
+    std::vector<uint64_t> expected;
+    if (rule.stacked) expected.push_back(stack);
+    expected.push_back(total);
+    if (t.shape != expected) return mismatch(fmt::format("[{}]", fmt::join(expected, ", ")));
+    view.vector = true;
+    view.layout.rows = 1;
+    view.layout.cols = want.cols;
+    switch (t.type) {
+      case format::SourceType::kF32: view.layout.format = format::WeightFormat::kF32; break;
+      case format::SourceType::kF16: view.layout.format = format::WeightFormat::kF16; break;
+      case format::SourceType::kBF16: view.layout.format = format::WeightFormat::kBF16; break;
+      default:
+        return fail(Code::kUnsupported, "{}: tensor '{}' is {}; a vector must be f32, f16 or bf16", source_.files[t.file].name, t.name,
+                    format::info(t.type).name);
+    }
+    return view;
+  }
+  // Companions of MLX and mxfp4 weights.
+  std::string companion;
+  uint32_t* slots[2] = {&view.scales, &view.biases};
+  const char* suffixes[2] = {".scales", ".biases"};
+  for (int s = 0; s < 2; ++s) {
+    if (!ends_with_replace(t.name, ".weight", suffixes[s], &companion)) continue;
+    if (auto it = source_.by_name.find(companion); it != source_.by_name.end()) *slots[s] = it->second;
+  }
+  if (ends_with_replace(t.name, "_blocks", "_scales", &companion)) {
+    auto it = source_.by_name.find(companion);
+    if (it == source_.by_name.end()) return fail(Code::kNotFound, "{}: tensor '{}' is missing beside '{}'", source_.path, companion, t.name);
+    view.scales = it->second;
+  }
+  MILLRACE_ASSIGN(auto quant, quant_of(t.name));
+  MILLRACE_ASSIGN(view.layout, format::layout_of(source_, tensor, view.scales, view.biases, quant));
+  // layout_of looks at the last two axes; a transposed tensor's are the other way round.
+  if (rule.transposed) std::swap(view.layout.rows, view.layout.cols);
+  uint64_t outer = 1;
+  const bool blocks = t.name.ends_with("_blocks");
+  const size_t matrix_axes = blocks ? 3 : std::min<size_t>(2, t.shape.size());
+  for (size_t axis = 0; axis + matrix_axes < t.shape.size(); ++axis) outer *= t.shape[axis];
+  const bool stack_ok = rule.stacked ? outer == stack && t.shape.size() == matrix_axes + 1 : outer == 1;
+  if (!stack_ok || view.layout.rows != total || view.layout.cols != want.cols) {
+    return mismatch(rule.stacked ? fmt::format("{} matrices of {} x {}", stack, total, want.cols) : fmt::format("{} x {}", total, want.cols));
+  }
+  view.layout.rows = want.rows;
+  if (auto status = format::check_layout(view.layout); !status) {
+    return with_context(fmt::format("{}: tensor '{}'", source_.files[t.file].name, t.name), status.error());
+  }
+  return view;
+}
+
+Status Builder::add(Piece* piece, const Want& want) {
+  std::string tried;
+  for (const NameRule& rule : rules_) {
+    if (rule.role != want.role) continue;
+    if (rule.stacked && piece->expert < 0) continue;
+    if (piece->expert >= 0 && !rule.stacked && rule.pattern.find("{e}") == std::string::npos) continue;
+    if (piece->expert < 0 && rule.pattern.find("{e}") != std::string::npos) continue;
+    const std::string name = expand(rule.pattern, piece->layer, piece->expert);
+    auto it = source_.by_name.find(name);
+    if (it == source_.by_name.end()) {
+      if (tried.find("'" + name + "'") == std::string::npos) tried += fmt::format("{}'{}'", tried.empty() ? "" : " or ", name);
+      continue;
+    }
+    MILLRACE_ASSIGN(auto view, resolve(*piece, want, rule, it->second));
+    used_[view.weight] = 1;
+    if (view.scales != format::kNoTensor) used_[view.scales] = 1;
+    if (view.biases != format::kNoTensor) used_[view.biases] = 1;
+    PieceTensor tensor;
+    tensor.role = want.role;
+    tensor.view = view;
+    tensor.offset = round_up(piece->bytes, kTensorAlign);
+    tensor.bytes = format::view_bytes(view);
+    piece->bytes = tensor.offset + tensor.bytes;
+    piece->tensors.push_back(tensor);
+    return {};
+  }
+  if (want.optional) return {};
+  return fail(Code::kNotFound, "{}: tensor {} is missing ({} of {})", source_.path, tried, format::name(want.role), piece->name);
+}
+
+void Builder::close(Piece piece) {
+  piece.bytes = round_up(std::max<uint64_t>(piece.bytes, 1), kPieceAlign);
+  table_.pieces.push_back(std::move(piece));
+}
+
+Status Builder::embedding(PieceKind kind, Role role) {
+  Piece whole;
+  whole.kind = kind;
+  whole.name = std::string(format::name(kind));
+  MILLRACE_TRY(add(&whole, {role, spec_.vocab, spec_.hidden}));
+  const WeightView& view = whole.tensors[0].view;
+  const uint32_t rows = rows_per_piece(view.layout);
+  for (uint32_t begin = 0; begin < spec_.vocab; begin += rows) {
+    Piece piece;
+    piece.kind = kind;
+    piece.row_begin = begin;
+    piece.name = fmt::format("{}.{}", format::name(kind), begin / rows);
+    PieceTensor tensor = whole.tensors[0];
+    tensor.view.row_begin = begin;
+    tensor.view.layout.rows = std::min(rows, spec_.vocab - begin);
+    tensor.bytes = format::view_bytes(tensor.view);
+    piece.bytes = tensor.bytes;
+    piece.tensors.push_back(tensor);
+    close(std::move(piece));
+  }
+  return {};
+}
+
+Status Builder::experts(uint32_t i, const MoeSpec& moe) {
+  for (uint32_t e = 0; e < moe.experts; ++e) {
+    Piece piece;
+    piece.kind = PieceKind::kExpert;
+    piece.layer = static_cast<int32_t>(i);
+    piece.expert = static_cast<int32_t>(e);
+    piece.name = fmt::format("layers.{}.experts.{}", i, e);
+    MILLRACE_TRY(add(&piece, {Role::kGate, moe.width, spec_.hidden}));
+    MILLRACE_TRY(add(&piece, {Role::kUp, moe.width, spec_.hidden}));
+    MILLRACE_TRY(add(&piece, {Role::kDown, spec_.hidden, moe.width}));
+    if (moe.expert_bias) {
+      MILLRACE_TRY(add(&piece, {Role::kGateBias, 0, moe.width}));
+      MILLRACE_TRY(add(&piece, {Role::kUpBias, 0, moe.width}));
+      MILLRACE_TRY(add(&piece, {Role::kDownBias, 0, spec_.hidden}));
+    }
+    close(std::move(piece));
+  }
+  return {};
+}
+
+Status Builder::layer(uint32_t i) {
+  const LayerSpec& layer = spec_.layers[i];
+  const AttentionSpec& a = layer.attention;
+  const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim, o = a.heads * a.value_dim;
+  Piece mixer;
+  mixer.kind = PieceKind::kMixer;
+  mixer.layer = static_cast<int32_t>(i);
+  mixer.name = fmt::format("layers.{}.mixer", i);
+  std::vector<Want> wants;
+  if (layer.mixer_in_norm) wants.push_back({Role::kMixerInNorm, 0, spec_.hidden});
+  wants.push_back({Role::kQ, q, spec_.hidden});
+  wants.push_back({Role::kK, k, spec_.hidden});
+  wants.push_back({Role::kV, v, spec_.hidden});
+  wants.push_back({Role::kO, spec_.hidden, o});
+  if (a.q_bias) wants.push_back({Role::kQBias, 0, q});
+  if (a.k_bias) wants.push_back({Role::kKBias, 0, k});
+  if (a.v_bias) wants.push_back({Role::kVBias, 0, v});
+  if (a.o_bias) wants.push_back({Role::kOBias, 0, spec_.hidden});
+  if (a.qk_norm != QkNorm::kNone) {
+    const bool full = a.qk_norm == QkNorm::kFull;
+    wants.push_back({Role::kQNorm, 0, full ? q : a.key_dim});
+    wants.push_back({Role::kKNorm, 0, full ? k : a.key_dim});
+  }
+  if (a.sinks) wants.push_back({Role::kSinks, 0, a.heads});
+  if (layer.mixer_out_norm) wants.push_back({Role::kMixerOutNorm, 0, spec_.hidden});
+  for (const Want& want : wants) MILLRACE_TRY(add(&mixer, want));
+  close(std::move(mixer));
+
+  const FfnSpec& f = layer.ffn;
+  Piece ffn;
+  ffn.layer = static_cast<int32_t>(i);
+  wants.clear();
+  if (layer.ffn_in_norm) wants.push_back({Role::kFfnInNorm, 0, spec_.hidden});
+  if (f.moe) {
+    ffn.kind = PieceKind::kRouter;
+    ffn.name = fmt::format("layers.{}.router", i);
+    wants.push_back({Role::kRouter, f.moe->experts, spec_.hidden});
+    if (f.moe->router_bias) wants.push_back({Role::kRouterBias, 0, f.moe->experts});
+    if (f.moe->shared_width) {
+      wants.push_back({Role::kSharedGate, f.moe->shared_width, spec_.hidden});
+      wants.push_back({Role::kSharedUp, f.moe->shared_width, spec_.hidden});
+      wants.push_back({Role::kSharedDown, spec_.hidden, f.moe->shared_width});
+      if (f.moe->shared_gate) wants.push_back({Role::kSharedRouter, 1, spec_.hidden});
+    }
+  } else {
+    ffn.kind = PieceKind::kFfn;
+    ffn.name = fmt::format("layers.{}.ffn", i);
+    wants.push_back({Role::kGate, f.width, spec_.hidden});
+    wants.push_back({Role::kUp, f.width, spec_.hidden});
+    wants.push_back({Role::kDown, spec_.hidden, f.width});
+    if (f.bias) {
+      wants.push_back({Role::kGateBias, 0, f.width});
+      wants.push_back({Role::kUpBias, 0, f.width});
+      wants.push_back({Role::kDownBias, 0, spec_.hidden});
+    }
+  }
+  if (layer.ffn_out_norm) wants.push_back({Role::kFfnOutNorm, 0, spec_.hidden});
+  for (const Want& want : wants) MILLRACE_TRY(add(&ffn, want));
+  close(std::move(ffn));
+  if (f.moe) MILLRACE_TRY(experts(i, *f.moe));
+  return {};
+}
+
+Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drops, WeightAudit* audit) {
+  MILLRACE_TRY(embedding(PieceKind::kEmbedding, Role::kEmbedding));
+  for (uint32_t i = 0; i < spec_.layers.size(); ++i) MILLRACE_TRY(layer(i));
+  Piece final;
+  final.kind = PieceKind::kFinal;
+  final.name = "final";
+  MILLRACE_TRY(add(&final, {Role::kFinalNorm, 0, spec_.hidden}));
+  if (!spec_.ropes.empty()) MILLRACE_TRY(add(&final, {Role::kRopeFactors, 0, spec_.ropes[0].dims / 2, true}));
+  close(std::move(final));
+  if (!spec_.tied) MILLRACE_TRY(embedding(PieceKind::kHead, Role::kHead));
+
+  std::string unread;
+  int count = 0;
+  for (size_t t = 0; t < source_.tensors.size(); ++t) {
+    if (used_[t]) continue;
+    const std::string& name = source_.tensors[t].name;
+    bool drop = spec_.tied && std::any_of(rules_.begin(), rules_.end(), [&](const NameRule& r) { return r.role == Role::kHead && r.pattern == name; });
+    for (const auto& pattern : drops) drop = drop || matches(pattern, name);
+    if (drop) {
+      if (audit) audit->dropped.push_back(name);
+    } else if (++count <= 4) {
+      unread += fmt::format("{}'{}'", unread.empty() ? "" : ", ", name);
+    }
+  }
+  if (count > 0) {
+    return fail(Code::kUnsupported, "{}: {} tensor{} not used by family '{}': {}{}; the result would be wrong without {}", source_.path, count,
+                count == 1 ? " is" : "s are", spec_.family, unread, count > 4 ? ", ..." : "", count == 1 ? "it" : "them");
+  }
+  return std::move(table_);
+}
+
+}  // namespace
+
+uint32_t rows_per_piece(const format::WeightLayout& layout) {
+  const uint64_t tiles = std::max<uint64_t>(1, (4u << 20) / std::max<uint64_t>(1, format::tile_bytes(layout)));
+  return static_cast<uint32_t>(std::min<uint64_t>(tiles, 1u << 20)) * format::kTileRows;
+}
+
+Expected<format::PieceTable> build_pieces(const format::ModelSource& source, const ModelSpec& spec, const NameRules& rules,
+                                          const std::vector<std::string>& drops, WeightAudit* audit) {
+  return Builder(source, spec, rules).build(drops, audit);
+}
+
+}  // namespace millrace::model
