@@ -35,9 +35,10 @@ struct ResidencyPlan {
   uint64_t full_budget = 0;         // everything resident
 };
 
-// Order of spending: the working set first (one slot of each scanned class, top-k expert slots), then everything
-// that is not an expert pinned in scan order (a prefix when it does not all fit, with one more shared slot to read
-// ahead), then experts get all the rest. Fails with kNoMemory and the smallest budget that works.
+// Order of spending: the working set first (one slot of each scanned class, top-k expert slots), a second slot to read
+// ahead for each scanned class, then scanned classes pinned, smallest class first (the one that does not fit whole is
+// pinned in part, spread evenly over the scan), then experts and an untied embedding get all the rest in equal shares
+// of their pieces. Fails with kNoMemory and the smallest budget that works.
 Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t budget, const Demand& demand);
 
 }  // namespace millrace::stream

@@ -1,0 +1,146 @@
+#include "stream/slots.h"
+
+#include <cassert>
+
+namespace millrace::stream {
+
+using format::PieceKind;
+
+SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena)
+    : class_of_(plan.class_of), scan_length_(static_cast<uint32_t>(plan.scan.size())) {
+  entries_.resize(table.pieces.size());
+  for (uint32_t i = 0; i < plan.scan.size(); ++i) {
+    PieceEntry& entry = entries_[plan.scan[i]];
+    entry.scan_at = i;
+    entry.lookup = table.pieces[plan.scan[i]].kind == PieceKind::kEmbedding;
+  }
+  for (const format::Piece& piece : table.pieces) piece_bytes_.push_back(piece.bytes);
+
+  classes_.resize(plan.classes.size());
+  for (uint32_t c = 0; c < classes_.size(); ++c) {
+    const SlotClass& from = plan.classes[c];
+    Class& to = classes_[c];
+    for (uint32_t p = 0; p < entries_.size(); ++p) {
+      if (class_of_[p] != c) continue;
+      to.scanned = entries_[p].scan_at != kNone;
+      if (!plan.pinned[p]) continue;
+      entries_[p].pinned = true;
+      entries_[p].slot = static_cast<uint32_t>(slots_.size());
+      slots_.push_back({arena, p, kNone, kNone});
+      arena += from.slot_bytes;
+    }
+    to.first = static_cast<uint32_t>(slots_.size());
+    to.count = from.shared;
+    to.free.reserve(to.count);
+    for (uint32_t s = 0; s < to.count; ++s) {
+      slots_.push_back({arena, kNone, kNone, kNone});
+      arena += from.slot_bytes;
+    }
+    for (uint32_t s = to.count; s-- > 0;) to.free.push_back(to.first + s);
+  }
+}
+
+std::span<std::byte> SlotTable::bytes(uint32_t piece) const {
+  assert(entries_[piece].slot != kNone);
+  return {slots_[entries_[piece].slot].data, piece_bytes_[piece]};
+}
+
+bool SlotTable::place(uint32_t piece, bool ahead) {
+  PieceEntry& entry = entries_[piece];
+  assert(entry.state == PieceState::kAbsent);
+  if (!entry.pinned) {
+    Class& c = classes_[class_of_[piece]];
+    if (c.free.empty()) {
+      const uint32_t gone = victim(c);
+      if (gone == kNone) return false;
+      if (ahead && distance(gone) <= distance(piece)) return false;
+      drop(gone);
+    }
+    entry.slot = c.free.back();
+    c.free.pop_back();
+    slots_[entry.slot].piece = piece;
+  }
+  entry.state = PieceState::kReading;
+  return true;
+}
+
+void SlotTable::arrived(uint32_t piece) {
+  PieceEntry& entry = entries_[piece];
+  assert(entry.state == PieceState::kReading);
+  entry.state = PieceState::kResident;
+  Class& c = classes_[class_of_[piece]];
+  if (!entry.pinned && !c.scanned) link_newest(c, entry.slot);
+}
+
+void SlotTable::drop(uint32_t piece) {
+  PieceEntry& entry = entries_[piece];
+  assert(entry.state != PieceState::kAbsent && entry.holds == 0);
+  if (!entry.pinned) {
+    Class& c = classes_[class_of_[piece]];
+    if (entry.state == PieceState::kResident && !c.scanned) unlink(c, entry.slot);
+    slots_[entry.slot].piece = kNone;
+    c.free.push_back(entry.slot);
+    entry.slot = kNone;
+  }
+  entry.state = PieceState::kAbsent;
+}
+
+void SlotTable::touch(uint32_t piece) {
+  const PieceEntry& entry = entries_[piece];
+  Class& c = classes_[class_of_[piece]];
+  if (entry.pinned || c.scanned || entry.state != PieceState::kResident) return;
+  unlink(c, entry.slot);
+  link_newest(c, entry.slot);
+}
+
+void SlotTable::used(uint32_t piece) {
+  const PieceEntry& entry = entries_[piece];
+  if (entry.scan_at == kNone) return;
+  // A look-up in a tied embedding is not a step of the scan, unless it is the piece the scan
+  // expects.
+  if (entry.lookup && entry.scan_at != cursor_) return;
+  cursor_ = entry.scan_at + 1 == scan_length_ ? 0 : entry.scan_at + 1;
+}
+
+uint32_t SlotTable::distance(uint32_t piece) const {
+  const uint32_t at = entries_[piece].scan_at;
+  return at >= cursor_ ? at - cursor_ : at + scan_length_ - cursor_;
+}
+
+bool SlotTable::may_go(uint32_t piece) const {
+  const PieceEntry& entry = entries_[piece];
+  return entry.state == PieceState::kResident && entry.holds == 0 && !entry.fired;
+}
+
+uint32_t SlotTable::victim(const Class& c) const {
+  if (!c.scanned) {
+    for (uint32_t s = c.oldest; s != kNone; s = slots_[s].newer) {
+      if (may_go(slots_[s].piece)) return slots_[s].piece;
+    }
+    return kNone;
+  }
+  uint32_t farthest = kNone;
+  for (uint32_t s = c.first; s < c.first + c.count; ++s) {
+    const uint32_t piece = slots_[s].piece;
+    if (piece == kNone || !may_go(piece)) continue;
+    if (farthest == kNone || distance(piece) > distance(farthest)) farthest = piece;
+  }
+  return farthest;
+}
+
+void SlotTable::unlink(Class& c, uint32_t slot) {
+  Slot& s = slots_[slot];
+  (s.older == kNone ? c.oldest : slots_[s.older].newer) = s.newer;
+  (s.newer == kNone ? c.newest : slots_[s.newer].older) = s.older;
+  s.older = s.newer = kNone;
+}
+
+void SlotTable::link_newest(Class& c, uint32_t slot) {
+  Slot& s = slots_[slot];
+  s.older = c.newest;
+  s.newer = kNone;
+  (c.newest == kNone ? c.oldest : slots_[c.newest].newer) = slot;
+  c.newest = slot;
+}
+
+}  // namespace millrace::stream

@@ -1,0 +1,403 @@
+// The consumer's side of streaming: every decision (what is read, into which slot, what is given
+// up) is taken here, in the consumer's own calls, so no lock guards slot state. Readers only fill
+// slots and report back.
+#include "stream/store.h"
+
+#include <atomic>
+#include <cassert>
+#include <chrono>
+#include <optional>
+
+#include "base/numeric.h"
+#include "stream/arena.h"
+#include "stream/backend.h"
+#include "stream/slots.h"
+
+namespace millrace::stream {
+namespace {
+
+using format::PieceKind;
+
+// Counted by the consumer, read by anyone.
+struct Counters {
+  std::atomic<uint64_t> expert_hits{0}, expert_misses{0}, scan_hits{0}, scan_misses{0}, stall_ns{0};
+};
+
+void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
+  counter.fetch_add(n, std::memory_order_relaxed);
+}
+
+class Store : public PieceStore {
+ public:
+  Store(const format::PieceTable& table, ResidencyPlan plan, Ledger& ledger, Arena arena,
+        uint64_t io_bytes, unsigned io_threads, PieceReader& reader)
+      : table_(table),
+        plan_(std::move(plan)),
+        ledger_(ledger),
+        arena_(std::move(arena)),
+        io_bytes_(io_bytes),
+        most_ahead_(2 * io_threads),
+        slots_(table, plan_, arena_.data()) {
+    uint32_t slot_count = 0;
+    for (const SlotClass& c : plan_.classes) slot_count += c.pinned + c.shared;
+    class_blocked_.resize(plan_.classes.size());
+    for (uint32_t p : plan_.scan) unread_pinned_ += plan_.pinned[p];
+    for (const SlotClass& c : plan_.classes) {
+      const bool scanned =
+          c.kind != PieceKind::kExpert && (c.kind != PieceKind::kEmbedding || has_lookups());
+      if (scanned && c.shared > 0) ++streamed_classes_;
+    }
+    fired_.reserve(256);
+    pending_.reserve(256);
+    ready_.reserve(256);
+    backend_ = make_pread_pool(reader, io_threads, slot_count);
+  }
+
+  ~Store() override {
+    backend_.reset();  // no read may outlive the arena
+    ledger_.release(Use::kWeights, arena_.bytes());
+    ledger_.release(Use::kIo, io_bytes_);
+  }
+
+  Status load_pinned(const std::function<void(uint64_t, uint64_t)>& progress) override {
+    drain();
+    uint64_t done = 0, total = 0;
+    uint32_t waiting = 0;
+    for (uint32_t p = 0; p < table_.pieces.size(); ++p) {
+      if (!plan_.pinned[p] || slots_[p].state == PieceState::kResident) continue;
+      total += table_.pieces[p].bytes;
+      ++waiting;
+      if (slots_[p].state == PieceState::kAbsent) start(p, Urgency::kDemand);
+    }
+    std::optional<Error> error;
+    while (waiting > 0) {
+      const ReadResult result = wait_one();
+      if (!plan_.pinned[result.piece]) continue;
+      --waiting;
+      done += table_.pieces[result.piece].bytes;
+      if (!result.status && !error) {
+        // Give up what has not started; what is in flight is still waited for.
+        error = result.status.error();
+        for (uint32_t p = 0; p < table_.pieces.size(); ++p) {
+          if (plan_.pinned[p] && slots_[p].state == PieceState::kReading && cancel(p)) --waiting;
+        }
+      }
+      if (progress && !error) progress(done, total);
+    }
+    if (error) return tl::make_unexpected(std::move(*error));
+    return {};
+  }
+
+  Expected<const std::byte*> acquire(uint32_t piece) override {
+    drain();
+    slots_.used(piece);
+    PieceEntry& entry = slots_[piece];
+    const bool hit = entry.state == PieceState::kResident;
+    if (table_.pieces[piece].kind == PieceKind::kExpert) {
+      count(hit ? counters_.expert_hits : counters_.expert_misses);
+    } else {
+      count(hit ? counters_.scan_hits : counters_.scan_misses);
+    }
+    if (!hit) {
+      MILLRACE_TRY(bring(piece));
+    }
+    ++entry.holds;
+    if (hit) read_ahead();
+    return slots_.bytes(piece).data();
+  }
+
+  void release(uint32_t piece) override {
+    PieceEntry& entry = slots_[piece];
+    if (entry.holds == 0) return;  // a failed pass has taken it back already
+    if (--entry.holds > 0) return;
+    slots_.touch(piece);
+    drain();
+    start_pending();
+    read_ahead();
+  }
+
+  void begin_fired(std::span<const uint32_t> pieces) override {
+    end_pass();  // one that its consumer gave up half-way
+    drain();
+    for (uint32_t piece : pieces) {
+      PieceEntry& entry = slots_[piece];
+      assert(!entry.fired && "a piece was fired twice in one pass");
+      entry.fired = true;
+      fired_.push_back(piece);
+      count(entry.state == PieceState::kResident ? counters_.expert_hits : counters_.expert_misses);
+      switch (entry.state) {
+        case PieceState::kResident:
+          ready_.push_back(piece);
+          break;
+        case PieceState::kReading:
+          backend_->promote(piece);
+          break;
+        case PieceState::kAbsent:
+          pending_.push_back(piece);
+          break;
+      }
+    }
+    left_ = static_cast<uint32_t>(pieces.size());
+    start_pending();
+  }
+
+  Expected<bool> next_fired(Fired* fired) override {
+    drain();
+    while (left_ > 0) {
+      if (pass_error_) return fail_pass(std::move(*pass_error_));
+      if (next_ready_ < ready_.size()) {
+        const uint32_t piece = ready_[next_ready_++];
+        PieceEntry& entry = slots_[piece];
+        entry.fired = false;  // the hold keeps it from here on
+        ++entry.holds;
+        --left_;
+        *fired = {piece, slots_.bytes(piece).data()};
+        return true;
+      }
+      start_pending();
+      if (outstanding_ == 0) {
+        return fail_pass(
+            {Code::kInternal, fmt::format("{}: every expert slot is held by the consumer",
+                                          table_.pieces[pending_.front()].name)});
+      }
+      wait_one();
+    }
+    end_pass();
+    return false;
+  }
+
+  StoreStats stats() const override {
+    StoreStats s;
+    s.bytes_read = backend_->bytes_read();
+    s.reads = backend_->reads();
+    s.expert_hits = counters_.expert_hits.load(std::memory_order_relaxed);
+    s.expert_misses = counters_.expert_misses.load(std::memory_order_relaxed);
+    s.scan_hits = counters_.scan_hits.load(std::memory_order_relaxed);
+    s.scan_misses = counters_.scan_misses.load(std::memory_order_relaxed);
+    s.stall_ns = counters_.stall_ns.load(std::memory_order_relaxed);
+    return s;
+  }
+
+  const ResidencyPlan& plan() const override { return plan_; }
+
+ private:
+  // ---- reads
+  // -----------------------------------------------------------------------------------------------
+
+  // False when the class has no room.
+  bool start(uint32_t piece, Urgency urgency) {
+    if (!slots_.place(piece, urgency == Urgency::kAhead)) return false;
+    backend_->submit({piece, slots_.bytes(piece), urgency});
+    ++outstanding_;
+    return true;
+  }
+
+  bool cancel(uint32_t piece) {
+    if (!backend_->cancel(piece)) return false;
+    slots_.drop(piece);
+    --outstanding_;
+    return true;
+  }
+
+  void settle(const ReadResult& result) {
+    --outstanding_;
+    const uint32_t piece = result.piece;
+    PieceEntry& entry = slots_[piece];
+    if (result.status) {
+      slots_.arrived(piece);
+      if (entry.pinned && entry.scan_at != kNone) --unread_pinned_;
+      if (entry.fired) ready_.push_back(piece);
+      return;
+    }
+    slots_.drop(piece);
+    if (entry.fired && !pass_error_) pass_error_ = result.status.error();
+  }
+
+  void drain() {
+    ReadResult result;
+    while (outstanding_ > 0 && backend_->reap(&result, false)) settle(result);
+  }
+
+  ReadResult wait_one() {
+    using Clock = std::chrono::steady_clock;
+    assert(outstanding_ > 0);
+    ReadResult result;
+    const auto begin = Clock::now();
+    backend_->reap(&result, true);
+    count(counters_.stall_ns,
+          static_cast<uint64_t>((Clock::now() - begin) / std::chrono::nanoseconds(1)));
+    settle(result);
+    return result;
+  }
+
+  // Waits until an absent piece, or one being read, is resident.
+  Status bring(uint32_t piece) {
+    const PieceEntry& entry = slots_[piece];
+    const uint32_t c = plan_.class_of[piece];
+    while (entry.state == PieceState::kAbsent && !start(piece, Urgency::kDemand)) {
+      // Every slot is held or being filled. Reads that have not started are not worth waiting for.
+      if (cancel_farthest(c)) continue;
+      if (!slots_.any_reading(c, [](uint32_t) { return true; })) {
+        return fail(Code::kInternal, "{}: every slot of its class is held by the consumer",
+                    table_.pieces[piece].name);
+      }
+      wait_one();
+    }
+    if (entry.state == PieceState::kReading) backend_->promote(piece);
+    read_ahead();
+    while (entry.state == PieceState::kReading) {
+      const ReadResult result = wait_one();
+      if (result.piece == piece && !result.status) return result.status;
+    }
+    return {};
+  }
+
+  // Takes a slot of the class back from a queued read that nobody asked for.
+  bool cancel_farthest(uint32_t c) {
+    uint32_t tried = kNone;
+    for (;;) {
+      uint32_t farthest = kNone;
+      slots_.any_reading(c, [&](uint32_t p) {
+        const bool before = tried == kNone || farther(tried, p);
+        if (!slots_[p].fired && before && (farthest == kNone || farther(p, farthest))) farthest = p;
+        return false;
+      });
+      if (farthest == kNone) return false;
+      if (cancel(farthest)) return true;
+      tried = farthest;
+    }
+  }
+
+  // A total order on pieces of a class: by next use, where it is known.
+  bool farther(uint32_t a, uint32_t b) const {
+    if (slots_[a].scan_at != kNone) return slots_.distance(a) > slots_.distance(b);
+    return a > b;
+  }
+
+  // Reads scanned pieces before they are needed, nearest first, into slots whose pieces are needed
+  // later still.
+  void read_ahead() {
+    if (unread_pinned_ == 0 && streamed_classes_ == 0) return;
+    ++stamp_;
+    uint32_t blocked = 0;
+    const auto n = static_cast<uint32_t>(plan_.scan.size());
+    const uint32_t cursor = slots_.cursor();
+    for (uint32_t step = 0; step < n; ++step) {
+      if (blocked == streamed_classes_ && unread_pinned_ == 0) return;
+      const uint32_t at = cursor + step < n ? cursor + step : cursor + step - n;
+      const uint32_t piece = plan_.scan[at];
+      const PieceEntry& entry = slots_[piece];
+      const uint32_t c = plan_.class_of[piece];
+      if (entry.state != PieceState::kAbsent || class_blocked_[c] == stamp_) continue;
+      // Look-ups in a tied embedding come at the start of a pass; until then its slots are better
+      // left alone.
+      if (entry.lookup && (cursor == 0 || at < cursor)) continue;
+      if (entry.pinned) {
+        // Only before everything pinned was read once. Few at a time: those nearer must not queue
+        // behind them.
+        if (outstanding_ < most_ahead_) start(piece, Urgency::kAhead);
+      } else if (!start(piece, Urgency::kAhead)) {
+        class_blocked_[c] = stamp_;
+        ++blocked;
+      }
+    }
+  }
+
+  bool has_lookups() const {
+    return !plan_.scan.empty() && table_.pieces[plan_.scan.back()].kind == PieceKind::kEmbedding;
+  }
+
+  // ---- fired experts
+  // ---------------------------------------------------------------------------------------
+
+  // Starts the reads of fired pieces for which there is room, in the order in which they were
+  // fired.
+  void start_pending() {
+    if (pending_.empty()) return;
+    ++stamp_;
+    size_t kept = 0;
+    for (uint32_t piece : pending_) {
+      const uint32_t c = plan_.class_of[piece];
+      if (class_blocked_[c] != stamp_ && start(piece, Urgency::kDemand)) continue;
+      class_blocked_[c] = stamp_;
+      pending_[kept++] = piece;
+    }
+    pending_.resize(kept);
+  }
+
+  tl::unexpected<Error> fail_pass(Error error) {
+    for (uint32_t piece : fired_) slots_[piece].holds = 0;
+    end_pass();
+    return tl::make_unexpected(std::move(error));
+  }
+
+  void end_pass() {
+    for (uint32_t piece : fired_) {
+      PieceEntry& entry = slots_[piece];
+      if (!entry.fired) continue;
+      entry.fired = false;
+      if (entry.state == PieceState::kReading) cancel(piece);
+    }
+    fired_.clear();
+    pending_.clear();
+    ready_.clear();
+    next_ready_ = 0;
+    left_ = 0;
+    pass_error_.reset();
+  }
+
+  const format::PieceTable& table_;
+  const ResidencyPlan plan_;
+  Ledger& ledger_;
+  Arena arena_;
+  const uint64_t io_bytes_;
+  const uint32_t most_ahead_;
+  SlotTable slots_;
+  std::unique_ptr<ReadBackend> backend_;
+  Counters counters_;
+
+  uint32_t outstanding_ = 0;             // submitted and not yet settled
+  uint32_t unread_pinned_ = 0;           // scanned pieces with their own slot, not read yet
+  uint32_t streamed_classes_ = 0;        // scanned classes that are not resident as a whole
+  std::vector<uint64_t> class_blocked_;  // == stamp_: no room found in the present walk
+  uint64_t stamp_ = 0;
+
+  std::vector<uint32_t> fired_;    // of the present pass
+  std::vector<uint32_t> pending_;  // fired, no room yet
+  std::vector<uint32_t>
+      ready_;  // fired and resident, in the order to hand out; [next_ready_, end) are left
+  size_t next_ready_ = 0;
+  uint32_t left_ = 0;  // fired and not yet handed out
+  std::optional<Error> pass_error_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTable& table,
+                                                         ResidencyPlan plan, PieceReader& reader,
+                                                         Ledger& ledger,
+                                                         const StoreOptions& options) {
+  if (plan.class_of.size() != table.pieces.size() || plan.pinned.size() != table.pieces.size()) {
+    return fail(Code::kInternal, "the residency plan is for another piece table");
+  }
+  for (size_t p = 0; p < table.pieces.size(); ++p) {
+    if (table.pieces[p].bytes > plan.classes[plan.class_of[p]].slot_bytes) {
+      return fail(Code::kInternal, "{}: larger than its slot", table.pieces[p].name);
+    }
+  }
+  const unsigned io_threads = std::max(1u, options.io_threads);
+  const uint64_t io_bytes = io_threads * round_up(reader.scratch_bytes(), 4096);
+  MILLRACE_TRY(ledger.reserve(Use::kWeights, plan.arena_bytes));
+  Status io = ledger.reserve(Use::kIo, io_bytes);
+  Expected<Arena> arena = io ? Arena::map(plan.arena_bytes, options.huge_pages)
+                             : Expected<Arena>(tl::make_unexpected(io.error()));
+  if (!arena) {
+    ledger.release(Use::kWeights, plan.arena_bytes);
+    if (io) ledger.release(Use::kIo, io_bytes);
+    return tl::make_unexpected(std::move(arena.error()));
+  }
+  return std::make_unique<Store>(table, std::move(plan), ledger, std::move(*arena), io_bytes,
+                                 io_threads, reader);
+}
+
+}  // namespace millrace::stream
