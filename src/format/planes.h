@@ -1,0 +1,156 @@
+// The 32 codes of one row in one group, and the words that hold them in a tile.
+//
+// Codes travel as four 64-bit registers, register p holding positions 8p..8p+7 as bytes. A row has
+// exactly `bits` 32-bit words a group; word v of the eight rows, side by side, is vector v of the
+// layout (layout.h), so all the work on codes is done on one row at a time.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+namespace millrace::format {
+
+static_assert(std::endian::native == std::endian::little, "files and layouts are little-endian");
+
+inline uint64_t load64(const uint8_t* from) {
+  uint64_t value;
+  std::memcpy(&value, from, 8);
+  return value;
+}
+inline uint32_t load32(const uint8_t* from) {
+  uint32_t value;
+  std::memcpy(&value, from, 4);
+  return value;
+}
+inline uint16_t load16(const uint8_t* from) {
+  uint16_t value;
+  std::memcpy(&value, from, 2);
+  return value;
+}
+inline void store64(uint8_t* to, uint64_t value) { std::memcpy(to, &value, 8); }
+inline void store32(uint8_t* to, uint32_t value) { std::memcpy(to, &value, 4); }
+inline void store16(uint8_t* to, uint16_t value) { std::memcpy(to, &value, 2); }
+
+inline constexpr uint64_t kBytes1 = 0x0101010101010101u;
+inline constexpr uint64_t kBytes2 = 0x0303030303030303u;
+inline constexpr uint64_t kBytes4 = 0x0f0f0f0f0f0f0f0fu;
+
+struct Codes {
+  uint64_t p[4];
+};
+
+// Plane of bits `shift`..`shift+3`: byte j holds position j low and j + 16 high.
+inline void store_plane4(const Codes& codes, int shift, uint8_t* words) {
+  for (int h = 0; h < 2; ++h) {
+    store64(words + 8 * h,
+            ((codes.p[h] >> shift) & kBytes4) | (((codes.p[h + 2] >> shift) & kBytes4) << 4));
+  }
+}
+inline void load_plane4(const uint8_t* words, int shift, Codes& codes) {
+  for (int h = 0; h < 2; ++h) {
+    const uint64_t plane = load64(words + 8 * h);
+    codes.p[h] |= (plane & kBytes4) << shift;
+    codes.p[h + 2] |= ((plane >> 4) & kBytes4) << shift;
+  }
+}
+
+inline void store_plane2(const Codes& codes, int shift, uint8_t* words) {
+  uint64_t plane = 0;
+  for (int p = 0; p < 4; ++p) plane |= ((codes.p[p] >> shift) & kBytes2) << (2 * p);
+  store64(words, plane);
+}
+inline void load_plane2(const uint8_t* words, int shift, Codes& codes) {
+  const uint64_t plane = load64(words);
+  for (int p = 0; p < 4; ++p) codes.p[p] |= ((plane >> (2 * p)) & kBytes2) << shift;
+}
+
+// Byte j, bit c: position 4c + j. A register holds chunks 2p and 2p + 1.
+inline void store_plane1(const Codes& codes, int shift, uint8_t* words) {
+  uint64_t pairs = 0;
+  for (int p = 0; p < 4; ++p) pairs |= ((codes.p[p] >> shift) & kBytes1) << (2 * p);
+  store32(words, static_cast<uint32_t>(pairs) | static_cast<uint32_t>(pairs >> 32) << 1);
+}
+inline void load_plane1(const uint8_t* words, int shift, Codes& codes) {
+  const uint64_t plane = load32(words);
+  const uint64_t pairs = plane | (plane >> 1) << 32;
+  for (int p = 0; p < 4; ++p) codes.p[p] |= ((pairs >> (2 * p)) & kBytes1) << shift;
+}
+
+template <int kBits>
+inline void store_codes(const Codes& codes, uint8_t* words) {
+  static_assert(kBits == 2 || kBits == 3 || kBits == 4 || kBits == 5 || kBits == 6 || kBits == 8);
+  if constexpr (kBits == 8) {
+    for (int p = 0; p < 4; ++p) store64(words + 8 * p, codes.p[p]);
+  } else if constexpr (kBits >= 4) {
+    store_plane4(codes, 0, words);
+    if constexpr (kBits == 5) store_plane1(codes, 4, words + 16);
+    if constexpr (kBits == 6) store_plane2(codes, 4, words + 16);
+  } else {
+    store_plane2(codes, 0, words);
+    if constexpr (kBits == 3) store_plane1(codes, 2, words + 8);
+  }
+}
+
+template <int kBits>
+inline Codes load_codes(const uint8_t* words) {
+  Codes codes = {};
+  if constexpr (kBits == 8) {
+    for (int p = 0; p < 4; ++p) codes.p[p] = load64(words + 8 * p);
+  } else if constexpr (kBits >= 4) {
+    load_plane4(words, 0, codes);
+    if constexpr (kBits == 5) load_plane1(words + 16, 4, codes);
+    if constexpr (kBits == 6) load_plane2(words + 16, 4, codes);
+  } else {
+    load_plane2(words, 0, codes);
+    if constexpr (kBits == 3) load_plane1(words + 8, 2, codes);
+  }
+  return codes;
+}
+
+// A little-endian stream of eight kBits-wide codes <-> eight bytes.
+template <int kBits>
+inline uint64_t spread(uint64_t stream) {
+  constexpr uint64_t kOne = (uint64_t{1} << kBits) - 1;
+  constexpr uint64_t kTwo = (uint64_t{1} << (2 * kBits)) - 1;
+  constexpr uint64_t kFour = (uint64_t{1} << (4 * kBits)) - 1;
+  constexpr uint64_t kOnes = kOne * 0x0001000100010001u;
+  constexpr uint64_t kTwos = kTwo * 0x0000000100000001u;
+  if constexpr (kBits == 8) return stream;
+  stream = (stream & kFour) | ((stream >> (4 * kBits)) & kFour) << 32;
+  stream = (stream & kTwos) | ((stream >> (2 * kBits)) & kTwos) << 16;
+  return (stream & kOnes) | ((stream >> kBits) & kOnes) << 8;
+}
+template <int kBits>
+inline uint64_t gather(uint64_t bytes) {
+  constexpr uint64_t kOne = (uint64_t{1} << kBits) - 1;
+  constexpr uint64_t kTwo = (uint64_t{1} << (2 * kBits)) - 1;
+  constexpr uint64_t kFour = (uint64_t{1} << (4 * kBits)) - 1;
+  constexpr uint64_t kOnes = kOne * 0x0001000100010001u;
+  constexpr uint64_t kTwos = kTwo * 0x0000000100000001u;
+  if constexpr (kBits == 8) return bytes;
+  bytes = (bytes & kOnes) | ((bytes >> 8) & kOnes) << kBits;
+  bytes = (bytes & kTwos) | ((bytes >> 16) & kTwos) << (2 * kBits);
+  return (bytes & kFour) | ((bytes >> 32) & kFour) << (4 * kBits);
+}
+
+// One group (32 codes, 4 * kBits bytes) of an MLX or gpt-oss weight row.
+template <int kBits>
+inline Codes load_stream(const uint8_t* from) {
+  Codes codes;
+  for (int p = 0; p < 4; ++p) {
+    uint64_t stream = 0;
+    std::memcpy(&stream, from + kBits * p, kBits);
+    codes.p[p] = spread<kBits>(stream);
+  }
+  return codes;
+}
+template <int kBits>
+inline void store_stream(const Codes& codes, uint8_t* to) {
+  for (int p = 0; p < 4; ++p) {
+    const uint64_t stream = gather<kBits>(codes.p[p]);
+    std::memcpy(to + kBits * p, &stream, kBits);
+  }
+}
+
+}  // namespace millrace::format
