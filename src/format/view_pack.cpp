@@ -108,10 +108,14 @@ void pack_stream(const WeightLayout& layout, const Streams<const uint8_t>& from,
         const uint8_t* codes =
             from.base[0] + row * from.stride[0] + uint64_t{4 * kBits} * shape.groups * b;
         for (uint32_t g = 0; g < shape.groups; ++g, codes += 4 * kBits, record += 4 * kBits) {
-          store_codes<kBits>(load_stream<kBits>(codes), record);
+          if constexpr (kBits == 4) {
+            stream4_to_plane4(codes, record);
+          } else {
+            store_codes<kBits>(load_stream<kBits>(codes), record);
+          }
         }
       }
-      interleave({sizeof(Scale), shape.side_streams, shape.groups, 0, kBits}, records, to);
+      interleave(shape.record, records, to);
       to += kTileRows * shape.record.bytes();
     }
   }
@@ -149,36 +153,53 @@ struct FloatSteps {
   uint64_t inner = 1;
 };
 
-template <class T>
-void pack_floats(const WeightLayout& layout, const FloatSteps& steps, const uint8_t* from,
-                 uint8_t* to) {
-  for (uint32_t tile = 0; tile < tiles_of(layout); ++tile) {
-    const uint32_t rows = rows_of_tile(layout, tile);
-    const uint8_t* source = from + uint64_t{tile} * kTileRows * steps.row * sizeof(T);
-    for (uint32_t k = 0; k < layout.cols; ++k) {
-      T values[kTileRows] = {};
-      for (uint32_t r = 0; r < rows; ++r) {
-        std::memcpy(&values[r], source + (r * steps.row + k * steps.inner) * sizeof(T), sizeof(T));
-      }
-      std::memcpy(to, values, sizeof(values));
-      to += sizeof(values);
+// Columns and tiles are walked in squares, so that a transposed source, whose lines hold many rows
+// of one column, stays in the first-level cache until its lines are used up.
+constexpr uint32_t kSquareCols = 128;
+constexpr uint32_t kSquareTiles = 8;
+
+// Calls body(tile, rows, first column, last column) for every piece of every square.
+template <class Body>
+void for_each_square(const WeightLayout& layout, Body body) {
+  for (uint32_t begin = 0; begin < tiles_of(layout); begin += kSquareTiles) {
+    const uint32_t end = std::min(begin + kSquareTiles, tiles_of(layout));
+    for (uint32_t k = 0; k < layout.cols; k += std::min(kSquareCols, layout.cols - k)) {
+      const uint32_t k_end = k + std::min(kSquareCols, layout.cols - k);
+      for (uint32_t tile = begin; tile < end; ++tile)
+        body(tile, rows_of_tile(layout, tile), k, k_end);
     }
   }
 }
 
 template <class T>
+void pack_floats(const WeightLayout& layout, const FloatSteps& steps, const uint8_t* from,
+                 uint8_t* to) {
+  for_each_square(layout, [&](uint32_t tile, uint32_t rows, uint32_t k_begin, uint32_t k_end) {
+    const uint8_t* source = from + uint64_t{tile} * kTileRows * steps.row * sizeof(T);
+    uint8_t* target = to + (uint64_t{tile} * layout.cols + k_begin) * kTileRows * sizeof(T);
+    for (uint32_t k = k_begin; k < k_end; ++k, target += kTileRows * sizeof(T)) {
+      T values[kTileRows] = {};
+      for (uint32_t r = 0; r < rows; ++r) {
+        std::memcpy(&values[r], source + (r * steps.row + k * steps.inner) * sizeof(T), sizeof(T));
+      }
+      std::memcpy(target, values, sizeof(values));
+    }
+  });
+}
+
+template <class T>
 void unpack_floats(const WeightLayout& layout, const FloatSteps& steps, const uint8_t* from,
                    uint8_t* to) {
-  for (uint32_t tile = 0; tile < tiles_of(layout); ++tile) {
-    const uint32_t rows = rows_of_tile(layout, tile);
+  for_each_square(layout, [&](uint32_t tile, uint32_t rows, uint32_t k_begin, uint32_t k_end) {
     uint8_t* target = to + uint64_t{tile} * kTileRows * steps.row * sizeof(T);
-    for (uint32_t k = 0; k < layout.cols; ++k, from += kTileRows * sizeof(T)) {
+    const uint8_t* source = from + (uint64_t{tile} * layout.cols + k_begin) * kTileRows * sizeof(T);
+    for (uint32_t k = k_begin; k < k_end; ++k, source += kTileRows * sizeof(T)) {
       for (uint32_t r = 0; r < rows; ++r) {
-        std::memcpy(target + (r * steps.row + k * steps.inner) * sizeof(T), from + r * sizeof(T),
+        std::memcpy(target + (r * steps.row + k * steps.inner) * sizeof(T), source + r * sizeof(T),
                     sizeof(T));
       }
     }
-  }
+  });
 }
 
 FloatSteps float_steps(const ModelSource& source, const WeightView& view) {
