@@ -117,6 +117,11 @@ Status apply_windows(Config& config, ModelSpec* spec, bool (*sliding)(uint32_t l
   return {};
 }
 
+bool (*every_layer(Config& config))(uint32_t layer) {
+  if (config.uint("sliding_window", 0) == 0) return nullptr;
+  return [](uint32_t) { return true; };
+}
+
 MoeSpec read_moe(Config& config) {
   MoeSpec moe;
   moe.experts = config.has("num_experts") ? config.uint("num_experts") : config.uint("num_local_experts");

@@ -40,6 +40,9 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options =
 // Sets windows from layer_types (or, without it, from `sliding(layer)`), using sliding_window.
 Status apply_windows(Config& config, ModelSpec* spec, bool (*sliding)(uint32_t layer) = nullptr);
 
+// For apply_windows: all layers when the config has a window, else none.
+bool (*every_layer(Config& config))(uint32_t layer);
+
 // Every layer's FFN (or those where sparse(layer)) becomes experts: num_experts | num_local_experts, num_experts_per_tok.
 MoeSpec read_moe(Config& config);
 

@@ -5,7 +5,7 @@ namespace millrace::model {
 
 Status build_mistral(Config& config, ModelSpec* spec) {
   MILLRACE_TRY(llama_like(config, spec));
-  return apply_windows(config, spec, config.uint("sliding_window", 0) ? [](uint32_t) { return true; } : nullptr);
+  return apply_windows(config, spec, every_layer(config));
 }
 
 Status build_ministral3(Config& config, ModelSpec* spec) {
@@ -22,7 +22,7 @@ Status build_ministral3(Config& config, ModelSpec* spec) {
       layer.attention.position_period = rope["original_max_position_embeddings"].get<uint32_t>();
     }
   }
-  return apply_windows(config, spec, config.uint("sliding_window", 0) ? [](uint32_t) { return true; } : nullptr);
+  return apply_windows(config, spec, every_layer(config));
 }
 
 }  // namespace millrace::model

@@ -8,7 +8,7 @@ Status build_mixtral(Config& config, ModelSpec* spec) {
   MoeSpec moe = read_moe(config);
   moe.score = RouterScore::kSoftmaxSelected;
   for (auto& layer : spec->layers) layer.ffn.moe = moe;
-  return apply_windows(config, spec, config.uint("sliding_window", 0) ? [](uint32_t) { return true; } : nullptr);
+  return apply_windows(config, spec, every_layer(config));
 }
 
 void names_mixtral(bool gguf, NameRules* rules, std::vector<std::string>*) {

@@ -6,7 +6,7 @@ namespace millrace::model {
 Status build_phi3(Config& config, ModelSpec* spec) {
   config.ignore({"original_max_position_embeddings"});
   MILLRACE_TRY(llama_like(config, spec));
-  return apply_windows(config, spec, config.uint("sliding_window", 0) ? [](uint32_t) { return true; } : nullptr);
+  return apply_windows(config, spec, every_layer(config));
 }
 
 void names_phi3(bool gguf, NameRules* rules, std::vector<std::string>*) {

@@ -1,0 +1,195 @@
+// Engine: puts ledger, reader, store, KV, forward pass and scheduler together in the order of the reservations.
+#include <chrono>
+
+#include "api/sizing.h"
+#include "base/status.h"
+#include "base/threads.h"
+#include "decode/scheduler.h"
+#include "io/choose.h"
+#include "stream/ledger.h"
+#include "stream/reader_in_place.h"
+#include "stream/reader_packed.h"
+#include "stream/store.h"
+
+namespace millrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+struct Engine::Impl {
+  std::shared_ptr<Model> model;
+  EngineOptions options;
+  Sizing sizing;
+  std::unique_ptr<stream::Ledger> ledger;
+  std::unique_ptr<stream::PieceReader> reader;
+  std::unique_ptr<stream::PieceStore> store;
+  std::unique_ptr<model::KvPool> kv;
+  std::unique_ptr<Threads> threads;
+  std::unique_ptr<model::Forward> forward;
+  std::unique_ptr<decode::Scheduler> scheduler;
+  std::map<std::string, std::string> choices;
+  double load_s = 0;
+};
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+const Model& Engine::model() const { return *impl_->model; }
+const Plan& Engine::plan() const { return impl_->sizing.plan; }
+std::map<std::string, std::string> Engine::choices() const { return impl_->choices; }
+
+namespace {
+
+Expected<std::unique_ptr<stream::PieceReader>> make_reader(const Model::Impl& model, const EngineOptions& options, const Sizing& sizing,
+                                                           std::map<std::string, std::string>* choices) {
+  MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
+  io::ModeFacts facts;
+  facts.weights = sizing.plan.total_bytes;
+  facts.available = limit.available > sizing.residency.arena_bytes ? limit.available - sizing.residency.arena_bytes : 0;
+  facts.ceiling = options.memory && *options.memory < limit.bytes;
+  const auto request = options.io == IoMode::kDirect     ? io::Request::kDirect
+                       : options.io == IoMode::kBuffered ? io::Request::kBuffered
+                                                         : io::Request::kAuto;
+  const std::string& path = model.packed ? model.packed->files[0] : model.source().files[0].path;
+  const io::ModeChoice choice = io::choose_mode(request, facts, path);
+  (*choices)["io"] = choice.reason;
+  if (model.packed) return stream::make_packed_reader(*model.packed, model.table, {.mode = choice.mode});
+  return stream::make_in_place_reader(model.source(), model.table, {.mode = choice.mode});
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
+  const auto start = Clock::now();
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  MILLRACE_ASSIGN(impl->model, Model::open(options.model));
+  Model::Impl& m = impl->model->impl();
+  MILLRACE_ASSIGN(impl->sizing, size_model(m, options));
+  Sizing& sizing = impl->sizing;
+  if (!sizing.plan.fits) return fail(Code::kNoMemory, "{}: {}", options.model, sizing.plan.why);
+
+  impl->ledger = std::make_unique<stream::Ledger>(sizing.plan.ceiling);
+  MILLRACE_TRY(impl->ledger->reserve(stream::Use::kProcess, sizing.plan.process_bytes));
+  MILLRACE_TRY(impl->ledger->reserve(stream::Use::kIo, sizing.io_scratch));
+  MILLRACE_ASSIGN(impl->reader, make_reader(m, options, sizing, &impl->choices));
+  stream::StoreOptions store_options;
+  store_options.io_threads = sizing.io_threads;
+  MILLRACE_ASSIGN(impl->store, stream::PieceStore::create(m.table, sizing.residency, *impl->reader, *impl->ledger, store_options));
+  MILLRACE_ASSIGN(impl->kv, model::KvPool::create(sizing.kv, *impl->ledger));
+
+  const Cpu cpu = options.scalar_kernels ? Cpu::scalar() : Cpu::detect();
+  const unsigned count = options.threads ? options.threads : std::max(1u, Cpu::detect().logical);
+  impl->threads = std::make_unique<Threads>(count);
+  MILLRACE_TRY(impl->store->load_pinned({}));
+  MILLRACE_ASSIGN(impl->forward, model::Forward::create(m.spec, m.table, *impl->store, impl->kv->shape(), *impl->threads, cpu, *impl->ledger,
+                                                        sizing.forward));
+  decode::SchedulerOptions so;
+  so.context = sizing.plan.context;
+  so.prefill_chunk = sizing.plan.prefill_chunk;
+  so.max_requests = std::max(1u, options.max_requests);
+  so.max_rows = sizing.forward.max_rows;
+  so.max_logit_rows = sizing.forward.max_logit_rows;
+  so.vocab = m.spec.vocab;
+  so.allowed = m.tokenizer ? std::min(m.spec.vocab, m.tokenizer->vocab_size()) : m.spec.vocab;
+  impl->scheduler = std::make_unique<decode::Scheduler>(*impl->forward, *impl->kv, m.tokenizer ? &*m.tokenizer : nullptr, m.stops, so);
+  impl->load_s = seconds_since(start);
+
+  auto& c = impl->choices;
+  c["activations"] = options.activations == ActivationPrecision::kF32 ? "f32" : "int8";
+  c["kv"] = sizing.kv.type == kernels::KvType::kF32 ? "f32" : "f16";
+  c["threads"] = std::to_string(count);
+  c["kernels"] = fmt::format("{}", fmt::join(impl->forward->kernels(), ", "));
+  c["cpu"] = cpu.model.empty() ? "portable C++" : cpu.model;
+  c["source"] = m.packed ? "packed" : "in place";
+  c["policy"] = "experts lru, scan cyclic with read-ahead";
+  c["ceiling"] = fmt::format("{} bytes from {}", sizing.plan.ceiling, sizing.ceiling_source);
+  c["context"] = std::to_string(sizing.plan.context);
+  c["prefill_chunk"] = std::to_string(sizing.plan.prefill_chunk);
+  c["drafter"] = "none";
+  if (!m.audit.dropped.empty()) c["dropped_tensors"] = fmt::format("{}", fmt::join(m.audit.dropped, ", "));
+  if (options.log) {
+    for (const auto& [key, value] : c) options.log(key + ": " + value);
+  }
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Expected<uint64_t> Engine::submit(Request request) {
+  if (request.prompt_ids.empty()) {
+    MILLRACE_ASSIGN(request.prompt_ids, impl_->model->tokenize(request.prompt));
+  }
+  return impl_->scheduler->submit(std::move(request));
+}
+
+void Engine::cancel(uint64_t request) { impl_->scheduler->cancel(request); }
+
+Expected<bool> Engine::step(const std::function<void(const Event&)>& on_event) { return impl_->scheduler->step(on_event); }
+
+Expected<Engine::Completion> Engine::generate(Request request, const std::function<bool(const Event&)>& on_event) {
+  if (request.prompt_ids.empty()) {
+    MILLRACE_ASSIGN(request.prompt_ids, impl_->model->tokenize(request.prompt));
+  }
+  Completion out;
+  out.prompt_ids = request.prompt_ids;
+  out.timings.load_s = impl_->load_s;
+  out.timings.prompt_tokens = request.prompt_ids.size();
+  const auto start = Clock::now();
+  MILLRACE_ASSIGN(const uint64_t id, impl_->scheduler->submit(std::move(request)));
+  std::optional<Error> error;
+  bool first = true, done = false;
+  auto on = [&](const Event& event) {
+    if (event.request != id) return;
+    if (event.token) {
+      if (first) out.timings.ttft_s = out.timings.prefill_s = seconds_since(start);
+      first = false;
+      out.token_ids.push_back(*event.token);
+    }
+    out.text += event.text;
+    if (event.finish != FinishReason::kNone) {
+      out.finish = event.finish;
+      done = true;
+      if (event.error) error = *event.error;
+    }
+    if (on_event && !on_event(event) && !done) impl_->scheduler->cancel(id);
+  };
+  while (!done) {
+    MILLRACE_ASSIGN(const bool more, impl_->scheduler->step(on));
+    if (!more && !done) return fail(Code::kInternal, "the request ended without a reason");
+  }
+  if (error) return tl::make_unexpected(*error);
+  out.timings.generated_tokens = out.token_ids.size();
+  out.timings.decode_s = first ? 0 : seconds_since(start) - out.timings.prefill_s;
+  return out;
+}
+
+Status Engine::score(const std::vector<Token>& ids, const std::function<void(uint32_t, const float*)>& on_row) {
+  return impl_->scheduler->score(ids, on_row);
+}
+
+MemoryReport Engine::memory() const {
+  MemoryReport report;
+  const auto& ledger = *impl_->ledger;
+  report.ceiling = ledger.ceiling();
+  report.arena = ledger.held(stream::Use::kWeights);
+  report.kv = ledger.held(stream::Use::kKv);
+  report.activations = ledger.held(stream::Use::kActivations);
+  report.process = ledger.held(stream::Use::kProcess) + ledger.held(stream::Use::kIo);
+  report.peak_rss = stream::peak_rss();
+  return report;
+}
+
+IoReport Engine::io() const {
+  const auto stats = impl_->store->stats();
+  IoReport report;
+  report.mode = impl_->reader->mode();
+  report.bytes_read = stats.bytes_read;
+  report.reads = stats.reads;
+  report.expert_hits = stats.expert_hits;
+  report.expert_misses = stats.expert_misses;
+  report.stall_s = static_cast<double>(stats.stall_ns) * 1e-9;
+  return report;
+}
+
+}  // namespace millrace

@@ -1,0 +1,171 @@
+#include "api/sizing.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/status.h"
+#include "format/piece_fill.h"
+#include "stream/ledger.h"
+
+namespace millrace {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+// Beyond what is resident when sizes are decided: thread stacks, heap of the token loop, page tables.
+constexpr uint64_t kProcessSlack = 24 * kMiB;
+// What a whole machine keeps for others when no ceiling is given.
+constexpr uint64_t kSystemReserve = 1024 * kMiB;
+
+model::ForwardOptions forward_options(const EngineOptions& options, const model::ModelSpec& spec, uint32_t context, uint32_t chunk, uint32_t requests) {
+  model::ForwardOptions out;
+  out.activations = options.activations == ActivationPrecision::kF32 ? kernels::Activations::kF32 : kernels::Activations::kInt8;
+  out.max_rows = chunk + requests - 1;
+  out.max_context = context;
+  // Prompt scoring wants logits of whole chunks; 32 MiB of them at most.
+  const uint64_t rows = 32 * kMiB / (uint64_t{spec.vocab} * sizeof(float));
+  out.max_logit_rows = static_cast<uint32_t>(std::clamp<uint64_t>(rows, std::min(requests, out.max_rows), out.max_rows));
+  return out;
+}
+
+// The readers' bounce buffers: packed pieces are read straight into their slots.
+Expected<uint64_t> reader_scratch(const Model::Impl& model) {
+  uint64_t most = 0;
+  if (model.packed) return most;
+  format::PieceKind last_kind = format::PieceKind::kFinal;
+  int last_layer = -2;
+  for (const auto& piece : model.table.pieces) {
+    if (piece.kind == last_kind && piece.layer == last_layer) continue;  // siblings need the same
+    last_kind = piece.kind, last_layer = piece.layer;
+    MILLRACE_ASSIGN(const uint64_t bytes, format::fill_scratch_bytes(model.source(), piece));
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits, Plan* plan) {
+  std::map<format::PieceKind, Plan::Kind> kinds;
+  std::map<format::PieceKind, uint64_t> pinned;
+  for (size_t p = 0; p < model.table.pieces.size(); ++p) {
+    const auto& piece = model.table.pieces[p];
+    auto& kind = kinds[piece.kind];
+    kind.name = format::name(piece.kind);
+    kind.pieces += 1;
+    kind.bytes += piece.bytes;
+    plan->total_bytes += piece.bytes;
+    if (fits && residency.pinned[p]) pinned[piece.kind] += 1;
+  }
+  if (fits) {
+    for (const auto& c : residency.classes) kinds[c.kind].resident_bytes += c.slot_bytes * (uint64_t{c.pinned} + c.shared);
+  }
+  for (auto& [id, kind] : kinds) {
+    kind.pinned = pinned[id] == kind.pieces;
+    kind.resident_bytes = std::min(kind.resident_bytes, kind.bytes);
+    plan->kinds.push_back(kind);
+  }
+}
+
+// Bytes a decoded token touches, and how many of them come from the disk if routing were uniform.
+void predict_traffic(const Model::Impl& model, const stream::ResidencyPlan& residency, Plan* plan) {
+  for (const uint32_t p : residency.scan) {
+    const uint64_t bytes = model.table.pieces[p].bytes;
+    plan->touched_per_token += static_cast<double>(bytes);
+    if (!residency.pinned[p]) plan->bytes_per_token += static_cast<double>(bytes);
+  }
+  for (uint32_t p = 0; p < model.table.pieces.size(); ++p) {
+    const auto& piece = model.table.pieces[p];
+    if (piece.kind != format::PieceKind::kExpert) continue;
+    const auto& moe = *model.spec.layers[static_cast<size_t>(piece.layer)].ffn.moe;
+    const auto& c = residency.classes[residency.class_of[p]];
+    const double fired = static_cast<double>(moe.used) / moe.experts * static_cast<double>(piece.bytes);
+    const double held = std::min(1.0, static_cast<double>(c.pinned + c.shared) / std::max(1u, c.pieces));
+    plan->touched_per_token += fired;
+    plan->bytes_per_token += fired * (1.0 - held);
+  }
+}
+
+}  // namespace
+
+Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& options) {
+  Sizing s;
+  Plan& plan = s.plan;
+  const model::ModelSpec& spec = model.spec;
+  plan.architecture = spec.family;
+  plan.format = model.info.format;
+  plan.parameters = model.info.parameters;
+  const uint32_t requests = std::max(1u, options.max_requests);
+
+  MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
+  if (options.memory) {
+    plan.ceiling = *options.memory;
+    s.ceiling_source = "--memory";
+  } else {
+    const uint64_t reserve = std::min(kSystemReserve, limit.bytes / 8);
+    plan.ceiling = std::min(limit.bytes - reserve, std::max(limit.available + stream::current_rss(), limit.bytes / 4));
+    s.ceiling_source = limit.source;
+  }
+  plan.process_bytes = stream::current_rss() + kProcessSlack;
+  s.io_threads = options.io_threads ? options.io_threads : 4;
+  MILLRACE_ASSIGN(const uint64_t scratch, reader_scratch(model));
+  s.io_scratch = scratch * s.io_threads;
+
+  // Context: what was asked for, else as much as the model was made for, up to 4096 and a quarter of the ceiling.
+  const auto kv_type = options.kv ? (*options.kv == KvPrecision::kF32 ? kernels::KvType::kF32 : kernels::KvType::kF16)
+                       : options.activations == ActivationPrecision::kF32 ? kernels::KvType::kF32
+                                                                          : kernels::KvType::kF16;
+  if (options.context > spec.max_context) {
+    return fail(Code::kInvalid, "--context {} is longer than the {} positions this model was made for", options.context, spec.max_context);
+  }
+  uint32_t context = options.context ? options.context : std::min(spec.max_context, 4096u);
+  uint32_t chunk = options.prefill_chunk ? std::min(options.prefill_chunk, context) : std::min(256u, context);
+  auto kv_bytes = [&] { return model::KvShape::make(spec, kv_type, context, chunk, requests).bytes(); };
+  while (!options.context && context > 256 && kv_bytes() > plan.ceiling / 4) context /= 2;
+  auto buffer_bytes = [&] { return model::Forward::buffer_bytes(spec, forward_options(options, spec, context, chunk, requests), s.kv); };
+  while (!options.prefill_chunk && chunk > 16 && buffer_bytes() > plan.ceiling / 10) chunk /= 2;
+  chunk = std::min(chunk, context);
+  s.kv = model::KvShape::make(spec, kv_type, context, chunk, requests);
+  s.forward = forward_options(options, spec, context, chunk, requests);
+  plan.context = context;
+  plan.prefill_chunk = chunk;
+  plan.kv_bytes = s.kv.bytes();
+  plan.activation_bytes = model::Forward::buffer_bytes(spec, s.forward, s.kv);
+
+  stream::Demand demand;
+  demand.tied_head = spec.tied;
+  for (const auto& layer : spec.layers) {
+    if (layer.ffn.moe) demand.experts_per_token = std::max(demand.experts_per_token, layer.ffn.moe->used);
+  }
+  const uint64_t fixed = plan.process_bytes + plan.kv_bytes + plan.activation_bytes + s.io_scratch;
+  const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
+  plan.budget = std::min(options.budget.value_or(UINT64_MAX), left);
+
+  MILLRACE_ASSIGN(const auto whole, stream::plan_residency(model.table, UINT64_MAX / 4, demand));
+  plan.smallest_budget = whole.smallest_budget;
+  plan.comfortable_budget = whole.comfortable_budget;
+  plan.smallest_memory = fixed + whole.smallest_budget;
+  auto residency = stream::plan_residency(model.table, plan.budget, demand);
+  if (residency) {
+    s.residency = std::move(*residency);
+    plan.fits = true;
+    plan.budget = std::min(plan.budget, s.residency.arena_bytes);
+    predict_traffic(model, s.residency, &plan);
+  } else if (residency.error().code != Code::kNoMemory) {
+    return tl::make_unexpected(residency.error());
+  } else if (options.budget && *options.budget < whole.smallest_budget) {
+    plan.why = fmt::format("--budget {} is too small for the working set of one layer; the smallest that works is {}", *options.budget, whole.smallest_budget);
+  } else {
+    plan.why = fmt::format(
+        "a ceiling of {} bytes ({}) leaves {} for weights after {} for the process, {} for KV and {} for activations and reading; the weights "
+        "need at least {}. The smallest --memory that works is {}; a smaller --context or --prefill-chunk lowers it",
+        plan.ceiling, s.ceiling_source, left, plan.process_bytes, plan.kv_bytes, plan.activation_bytes + s.io_scratch, whole.smallest_budget,
+        plan.smallest_memory);
+  }
+  describe_kinds(model, s.residency, plan.fits, &plan);
+  return s;
+}
+
+Expected<Plan> make_plan(const Model& model, const EngineOptions& options) {
+  MILLRACE_ASSIGN(auto sizing, size_model(model.impl(), options));
+  return std::move(sizing.plan);
+}
+
+}  // namespace millrace

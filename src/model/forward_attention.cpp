@@ -1,0 +1,122 @@
+// The attention sublayer: norms, projections, rope, KV, softmax over paged blocks.
+#include <algorithm>
+#include <cmath>
+
+#include "model/forward_impl.h"
+
+namespace millrace::model {
+
+using format::Role;
+
+Status Forward::Impl::attention(uint32_t layer) {
+  const LayerSpec& l = spec.layers[layer];
+  const AttentionSpec& a = l.attention;
+  const uint32_t q_cols = a.heads * a.key_dim, k_cols = a.kv_heads * a.key_dim, v_cols = a.kv_heads * a.value_dim;
+  MILLRACE_ASSIGN(Held held, hold(mixer[layer]));
+  uint32_t slot = 0;
+  RowBuffer in = b.h;
+  if (l.mixer_in_norm) {
+    norm(b.x, vector(held, Role::kMixerInNorm, &slot), count, b.h.f32);
+  } else {
+    in.f32 = b.x;
+  }
+  if (quantizes(held, Role::kQ) || quantizes(held, Role::kK) || quantizes(held, Role::kV)) quantize(in, count);
+  push(held, Role::kQ, in.view(count), b.q, q_cols);
+  push(held, Role::kK, in.view(count), b.k, k_cols);
+  push(held, Role::kV, in.view(count), b.v, v_cols);
+  flush();
+  add_bias(b.q, q_cols, q_cols, count, vector(held, Role::kQBias, &slot));
+  add_bias(b.k, k_cols, k_cols, count, vector(held, Role::kKBias, &slot));
+  add_bias(b.v, v_cols, v_cols, count, vector(held, Role::kVBias, &slot));
+
+  const float* q_norm = vector(held, Role::kQNorm, &slot);
+  const float* k_norm = vector(held, Role::kKNorm, &slot);
+  const bool plus_one = spec.norm == NormKind::kRmsPlusOne;
+  const KvPlace& place = kv.places[layer];
+  const uint64_t pairs = Extents(spec).rope_pairs;
+  over_rows(count, q_cols + k_cols, [&](uint32_t r) {
+    float* q = b.q + uint64_t{r} * q_cols;
+    float* k = b.k + uint64_t{r} * k_cols;
+    const float* v = b.v + uint64_t{r} * v_cols;
+    if (a.qk_norm == QkNorm::kFull) {
+      ops.rms_norm(q, q_norm, plus_one, spec.norm_eps, q_cols, q);
+      ops.rms_norm(k, k_norm, plus_one, spec.norm_eps, k_cols, k);
+    } else if (a.qk_norm == QkNorm::kHead) {
+      for (uint32_t h = 0; h < a.heads; ++h) ops.rms_norm(q + h * a.key_dim, q_norm, plus_one, spec.norm_eps, a.key_dim, q + h * a.key_dim);
+      for (uint32_t h = 0; h < a.kv_heads; ++h) ops.rms_norm(k + h * a.key_dim, k_norm, plus_one, spec.norm_eps, a.key_dim, k + h * a.key_dim);
+    }
+    if (a.rope >= 0) {
+      const RopeSpec& rope = ropes[static_cast<size_t>(a.rope)];
+      const uint64_t at = (static_cast<uint64_t>(a.rope) * options.max_rows + r) * pairs;
+      for (uint32_t h = 0; h < a.heads; ++h) ops.rope(q + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
+      for (uint32_t h = 0; h < a.kv_heads; ++h) ops.rope(k + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
+    }
+    if (a.position_beta != 0.0f) {
+      const double period = std::floor(static_cast<double>(rows[r].position) / a.position_period);
+      ops.scale(q, static_cast<float>(1.0 + static_cast<double>(a.position_beta) * std::log1p(period)), q_cols);
+    }
+    std::byte* page = rows[r].sequence->page(place.group, rows[r].position / kernels::kKvBlock) + place.offset;
+    for (uint32_t h = 0; h < a.kv_heads; ++h) {
+      std::byte* block = page + h * place.head_bytes;
+      ops.store_kv(kv.type, k + h * a.key_dim, a.key_dim, v + h * a.value_dim, a.value_dim, rows[r].position % kernels::kKvBlock, block,
+                   block + place.k_bytes);
+    }
+  });
+  attend(layer, vector(held, Role::kSinks, &slot));
+  RowBuffer attended = b.attended;
+  attended.cols = a.heads * a.value_dim;
+  if (quantizes(held, Role::kO)) quantize(attended, count);
+  push(held, Role::kO, attended.view(count), b.y, spec.hidden);
+  flush();
+  slot = 0;
+  add_bias(b.y, spec.hidden, spec.hidden, count, vector(held, Role::kOBias, &slot));
+  if (l.mixer_out_norm) norm(b.y, vector(held, Role::kMixerOutNorm, &slot), count, b.y);
+  let_go(held);
+  add_residual(b.y);
+  return {};
+}
+
+void Forward::Impl::attend(uint32_t layer, const float* sinks) {
+  const AttentionSpec& a = spec.layers[layer].attention;
+  const KvPlace& place = kv.places[layer];
+  const uint64_t blocks = (uint64_t{options.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  // Block pointers of every sequence and kv head, once a layer.
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    uint32_t last = 0;
+    for (uint32_t r = 0; r < count; ++r) {
+      if (sequence_of[r] == s) last = std::max(last, rows[r].position / kernels::kKvBlock);
+    }
+    for (uint32_t h = 0; h < a.kv_heads; ++h) {
+      const void** k = b.blocks + (s * a.kv_heads + h) * 2 * blocks;
+      const void** v = k + blocks;
+      for (uint32_t block = 0; block <= last; ++block) {
+        const std::byte* page = sequences[s]->page(place.group, block);
+        k[block] = page ? page + place.offset + h * place.head_bytes : nullptr;
+        v[block] = page ? page + place.offset + h * place.head_bytes + place.k_bytes : nullptr;
+      }
+    }
+  }
+  const uint32_t group = a.heads / a.kv_heads;
+  const uint64_t tasks = uint64_t{count} * a.heads;
+  threads.parallel(tasks, 1, [&](uint64_t begin, uint64_t end, unsigned) {
+    for (uint64_t task = begin; task < end; ++task) {
+      const auto r = static_cast<uint32_t>(task / a.heads), h = static_cast<uint32_t>(task % a.heads);
+      kernels::AttentionArgs args;
+      args.q = b.q + (uint64_t{r} * a.heads + h) * a.key_dim;
+      args.key_dim = a.key_dim;
+      args.value_dim = a.value_dim;
+      args.kv_type = kv.type;
+      args.k_blocks = b.blocks + (uint64_t{sequence_of[r]} * a.kv_heads + h / group) * 2 * blocks;
+      args.v_blocks = args.k_blocks + blocks;
+      args.end = rows[r].position + 1;
+      args.begin = a.window && args.end > a.window ? args.end - a.window : 0;
+      args.scale = a.scale;
+      args.softcap = a.softcap;
+      args.sink = sinks ? sinks + h : nullptr;
+      args.out = b.attended.f32 + (uint64_t{r} * a.heads + h) * a.value_dim;
+      ops.attention(args);
+    }
+  });
+}
+
+}  // namespace millrace::model
