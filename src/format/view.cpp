@@ -128,15 +128,18 @@ Expected<WeightLayout> affine_layout(const ModelSource& source, const SourceTens
   if (quant.bits == 0 || quant.group == 0) {
     return misfit(weight, "bits and group of its quantization are not known");
   }
+  WeightLayout layout;
+  layout.format = WeightFormat::kAffine;
+  layout.bits = quant.bits;
+  layout.group = quant.group;
+  layout.rows = 1;
+  layout.cols = quant.group;
+  if (auto known = check_layout(layout); !known) return misfit(weight, known.error().message);
   if (stack.cols > UINT32_MAX || stack.cols * 32 % quant.bits != 0) {
     return misfit(weight, fmt::format("rows are not whole codes of {} bits", quant.bits));
   }
   const uint64_t cols = stack.cols * 32 / quant.bits;
   if (stack.rows > UINT32_MAX || cols > UINT32_MAX) return misfit(weight, "is too large");
-  WeightLayout layout;
-  layout.format = WeightFormat::kAffine;
-  layout.bits = quant.bits;
-  layout.group = quant.group;
   layout.rows = static_cast<uint32_t>(stack.rows);
   layout.cols = static_cast<uint32_t>(cols);
   MILLRACE_ASSIGN(layout.scale_type, scale_type_of(*scales));
