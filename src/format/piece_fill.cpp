@@ -93,6 +93,26 @@ uint64_t plan_runs(std::span<const Part> parts, std::vector<Run>* runs) {
   return scratch;
 }
 
+// Whether the part reads bytes that one before it reads, too.
+bool shares_bytes(std::span<const Part> parts, size_t index) {
+  const Extent& at = parts[index].extents[0];
+  const Extent& last = parts[index - 1].extents[0];
+  return at.file == last.file && at.offset < last.offset + last.bytes;
+}
+
+// As many parts as the scratch holds, without parting those that share bytes where that can be
+// helped.
+size_t group_end(std::span<const Part> parts, size_t begin, uint64_t scratch,
+                 std::vector<Run>* runs) {
+  size_t end = begin + 1;
+  while (end < parts.size() && plan_runs(parts.subspan(begin, end + 1 - begin), runs) <= scratch) {
+    ++end;
+  }
+  size_t whole = end;
+  while (whole > begin && whole < parts.size() && shares_bytes(parts, whole)) --whole;
+  return whole > begin ? whole : end;
+}
+
 std::span<const std::byte> find(std::span<const Run> runs, const Extent& extent) {
   if (extent.bytes == 0) return {};
   for (const Run& run : runs) {
@@ -140,12 +160,7 @@ Status fill_piece(const ModelSource& source, const Piece& piece, SourceBytes& fr
   zero_padding(piece, slot);
   std::vector<Run> runs;
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
-    // As many parts as the scratch holds.
-    end = begin + 1;
-    while (end < parts.size() &&
-           plan_runs(std::span(parts).subspan(begin, end + 1 - begin), &runs) <= scratch.size()) {
-      ++end;
-    }
+    end = group_end(parts, begin, scratch.size(), &runs);
     const auto group = std::span(parts).subspan(begin, end - begin);
     if (plan_runs(group, &runs) > scratch.size()) {
       return fail(Code::kInternal, "{}: the read buffer of {} bytes is too small", piece.name,

@@ -21,7 +21,7 @@ struct Fault {
     kFlip,   // one bit of what was read is wrong
   };
   Kind kind = Kind::kError;
-  std::string path;    // part of the file's path; empty: any
+  std::string path = {};  // part of the file's path; empty: any
   uint64_t begin = 0;  // reads that touch [begin, end) of the file
   uint64_t end = UINT64_MAX;
   uint32_t skip = 0;            // let that many pass first

@@ -1,0 +1,443 @@
+#include "stream/store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "fakes.h"
+
+namespace millrace::stream {
+namespace {
+
+using format::PieceKind;
+
+// A store over a fake reader, and a consumer that checks every byte it is given.
+struct Rig {
+  Rig(const Shape& shape, Demand wanted, unsigned io_threads = 2)
+      : table(make_table(shape)), demand(wanted), reader(table), threads(io_threads) {}
+
+  void open(uint64_t budget) {
+    auto planned = plan_residency(table, budget, demand);
+    ASSERT_TRUE(planned) << planned.error().message;
+    auto made = PieceStore::create(table, std::move(*planned), reader, ledger, {threads, true});
+    ASSERT_TRUE(made) << made.error().message;
+    store = std::move(*made);
+  }
+  uint64_t smallest() const {
+    return plan_residency(table, uint64_t{1} << 40, demand)->smallest_budget;
+  }
+  uint64_t full() const { return plan_residency(table, uint64_t{1} << 40, demand)->full_budget; }
+
+  void check(uint32_t piece, const std::byte* data) const {
+    ASSERT_TRUE(holds_pattern(piece, data, table.pieces[piece].bytes)) << "piece " << piece;
+  }
+  void use(uint32_t piece) {
+    const auto data = store->acquire(piece);
+    ASSERT_TRUE(data) << data.error().message;
+    check(piece, *data);
+    store->release(piece);
+  }
+  void pass() {
+    for (uint32_t p : store->plan().scan) use(p);
+  }
+  // Fires and returns the order in which the pieces came.
+  std::vector<uint32_t> fire(const std::vector<uint32_t>& pieces) {
+    std::vector<uint32_t> order;
+    store->begin_fired(pieces);
+    PieceStore::Fired fired;
+    for (;;) {
+      const auto more = store->next_fired(&fired);
+      EXPECT_TRUE(more) << more.error().message;
+      if (!more || !*more) break;
+      check(fired.piece, fired.data);
+      order.push_back(fired.piece);
+      store->release(fired.piece);
+    }
+    return order;
+  }
+  std::vector<uint32_t> experts(uint32_t layer, const std::vector<uint32_t>& numbers) const {
+    std::vector<uint32_t> pieces;
+    for (uint32_t n : numbers) pieces.push_back(find_expert(table, layer, n));
+    return pieces;
+  }
+
+  format::PieceTable table;
+  Demand demand;
+  FakeReader reader;
+  unsigned threads;
+  Ledger ledger{uint64_t{1} << 30};
+  std::unique_ptr<PieceStore> store;
+};
+
+TEST(Store, LedgerHoldsArenaAndScratch) {
+  Rig rig({}, {0, false}, 3);
+  rig.reader.scratch = 5000;
+  rig.open(rig.full());
+  EXPECT_EQ(rig.ledger.held(Use::kWeights), rig.full());
+  EXPECT_EQ(rig.ledger.held(Use::kIo), 3u * 8192);
+  rig.pass();
+  rig.store.reset();
+  EXPECT_EQ(rig.ledger.free(), rig.ledger.ceiling());
+
+  Ledger small(rig.full());
+  auto plan = plan_residency(rig.table, rig.full(), rig.demand);
+  EXPECT_FALSE(PieceStore::create(rig.table, *plan, rig.reader, small, {}));
+  EXPECT_EQ(small.free(), small.ceiling());
+}
+
+TEST(Store, EverythingResidentIsReadOnce) {
+  Rig rig({.layers = 6}, {0, true});
+  rig.open(rig.full());
+  uint64_t last = 0, total = 0;
+  ASSERT_TRUE(rig.store->load_pinned([&](uint64_t done, uint64_t all) {
+    EXPECT_GT(done, last);
+    last = done;
+    total = all;
+  }));
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, rig.full());
+  for (int i = 0; i < 3; ++i) rig.pass();
+  const StoreStats stats = rig.store->stats();
+  EXPECT_EQ(stats.bytes_read, rig.full());
+  EXPECT_EQ(stats.reads, rig.table.pieces.size());
+  EXPECT_EQ(stats.scan_misses, 0u);
+  EXPECT_EQ(stats.scan_hits, 3 * rig.store->plan().scan.size());
+}
+
+TEST(Store, PinnedPiecesAreReadOnFirstUse) {
+  Rig rig({.layers = 6}, {0, false});
+  rig.open(rig.full());
+  for (int i = 0; i < 2; ++i) rig.pass();
+  for (uint32_t p : rig.store->plan().scan) EXPECT_EQ(rig.reader.reads(p), 1u);
+}
+
+// With k pieces resident, a pass reads the other n - k exactly once.
+TEST(Store, CyclicScanReadsWhatIsMissingOncePerPass) {
+  Rig rig({.layers = 12, .embeddings = 1, .heads = 4}, {0, false});
+  for (uint64_t budget = rig.smallest(); budget <= rig.full(); budget += rig.full() / 17) {
+    rig.open(budget);
+    ASSERT_TRUE(rig.store->load_pinned({}));
+    const ResidencyPlan plan = rig.store->plan();
+    constexpr uint32_t kPasses = 5;
+    std::vector<uint32_t> before;
+    for (uint32_t p = 0; p < rig.table.pieces.size(); ++p) before.push_back(rig.reader.reads(p));
+    for (uint32_t i = 0; i < kPasses; ++i) rig.pass();
+    rig.store.reset();  // what is in flight ends here
+    for (uint32_t p : plan.scan) {
+      const uint32_t reads = rig.reader.reads(p) - before[p];
+      if (plan.pinned[p]) {
+        EXPECT_EQ(reads, 0u) << p;
+      } else {
+        // One more may have been read ahead for the pass that did not come.
+        EXPECT_LE(reads, kPasses + 1) << p;
+        EXPECT_GE(reads, kPasses) << p;
+      }
+    }
+  }
+}
+
+TEST(Store, ScanCountsAreExact) {
+  // One class streams: 20 equal pieces, budget for 8 of them.
+  Rig rig({.layers = 20, .embeddings = 1, .heads = 1}, {0, false});
+  const uint64_t budget = rig.full() - 12 * 5 * kKiB4;
+  rig.open(budget);
+  ASSERT_TRUE(rig.store->load_pinned({}));
+  const uint64_t pinned_reads = rig.store->stats().reads;
+  uint32_t missing = 0;
+  for (uint32_t p : rig.store->plan().scan) missing += !rig.store->plan().pinned[p];
+  ASSERT_EQ(missing, 14u);
+  for (int pass = 1; pass <= 6; ++pass) {
+    rig.pass();
+    const uint64_t reads =
+        rig.store->stats().reads - pinned_reads - 1;  // the embedding is pinned, too
+    EXPECT_LE(reads + 1, missing * static_cast<uint32_t>(pass) + 2);
+    EXPECT_GE(reads + 1, missing * static_cast<uint32_t>(pass));
+  }
+}
+
+TEST(Store, ReadsAheadWhileTheConsumerWorks) {
+  Rig rig({.layers = 12, .embeddings = 1, .heads = 1}, {0, false}, 2);
+  rig.open(rig.full() - 6 * 5 * kKiB4);
+  ASSERT_TRUE(rig.store->load_pinned({}));
+  rig.reader.most_delay_us = 500;
+  rig.pass();
+  const uint64_t misses = rig.store->stats().scan_misses;
+  for (uint32_t p : rig.store->plan().scan) {
+    rig.use(p);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // longer than a read
+  }
+  EXPECT_LE(rig.store->stats().scan_misses, misses + 1);
+}
+
+TEST(Store, CutShortScansNeitherHangNorThrash) {
+  Rig rig({.layers = 10, .embeddings = 1, .heads = 6}, {0, false});
+  rig.open(rig.smallest() + 60 * kKiB4);
+  ASSERT_TRUE(rig.store->load_pinned({}));
+  const auto scan = rig.store->plan().scan;
+  const size_t head = scan.size() - 6;
+  const uint64_t before = rig.store->stats().reads;
+  uint32_t missing = 0;
+  for (size_t i = 0; i < head; ++i) missing += !rig.store->plan().pinned[scan[i]];
+  constexpr uint32_t kSteps = 20;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    for (size_t i = 0; i < head; ++i) rig.use(scan[i]);  // no head in this step
+  }
+  EXPECT_LE(rig.store->stats().reads - before, kSteps * missing + 6);
+  std::mt19937 random(3);
+  for (int i = 0; i < 200; ++i) rig.use(scan[random() % scan.size()]);
+  rig.pass();
+}
+
+TEST(Store, TiedEmbeddingIsLookedUpAndScanned) {
+  Rig rig({.layers = 6, .embeddings = 8, .heads = 0}, {0, true});
+  rig.open(rig.smallest() + 30 * kKiB4);
+  ASSERT_TRUE(rig.store->load_pinned({}));
+  std::mt19937 random(4);
+  const uint64_t before = rig.store->stats().reads;
+  uint32_t missing = 0;
+  for (uint32_t p : rig.store->plan().scan) missing += !rig.store->plan().pinned[p];
+  constexpr uint32_t kSteps = 30;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    rig.use(random() % 8);
+    rig.pass();
+  }
+  // The scan and one look-up a step; the look-up may cost one piece that was kept for the head.
+  EXPECT_LE(rig.store->stats().reads - before, kSteps * (missing + 2) + 4);
+  for (uint32_t e = 0; e < 8; ++e) rig.use(e);  // a prefill looks up many
+  rig.pass();
+}
+
+TEST(Store, ExpertsLeastRecentlyUsedGoFirst) {
+  Rig rig({.layers = 1, .experts = 8}, {4, false});
+  rig.open(rig.smallest());
+  ASSERT_TRUE(rig.store->load_pinned({}));
+  for (uint32_t e : {0, 1, 2, 3}) rig.fire(rig.experts(0, {e}));
+  rig.fire(rig.experts(0, {0}));           // 1 is the oldest now
+  rig.fire(rig.experts(0, {4}));           // and goes
+  rig.fire(rig.experts(0, {0, 2, 3, 4}));  // all resident
+  StoreStats stats = rig.store->stats();
+  EXPECT_EQ(stats.expert_hits, 5u);
+  EXPECT_EQ(stats.expert_misses, 5u);
+  rig.fire(rig.experts(0, {1}));
+  EXPECT_EQ(rig.store->stats().expert_misses, 6u);
+  rig.fire(rig.experts(0, {2, 3, 4}));  // 0 went for 1: it was used first in the last pass
+  EXPECT_EQ(rig.store->stats().expert_misses, 6u);
+}
+
+TEST(Store, HitsComeWhileMissesLoad) {
+  Rig rig({.layers = 1, .experts = 8}, {4, false});
+  rig.open(rig.smallest());
+  rig.fire(rig.experts(0, {2, 5}));
+  rig.reader.delay(find_expert(rig.table, 0, 0), 30000);
+  rig.reader.delay(find_expert(rig.table, 0, 1), 1000);
+  const auto order = rig.fire(rig.experts(0, {0, 2, 1, 5}));
+  EXPECT_EQ(order, rig.experts(0, {2, 5, 1, 0}));
+  EXPECT_GE(rig.store->stats().stall_ns, 25'000'000u);
+}
+
+TEST(Store, MoreFiredThanSlotsGoInWaves) {
+  Rig rig({.layers = 2, .experts = 16}, {3, false});
+  rig.reader.most_delay_us = 300;
+  rig.open(rig.smallest());
+  for (int round = 0; round < 5; ++round) {
+    for (uint32_t layer : {0u, 1u}) {
+      std::vector<uint32_t> all;
+      for (uint32_t e = 0; e < 16; ++e) all.push_back(find_expert(rig.table, layer, e));
+      auto order = rig.fire(all);
+      std::sort(order.begin(), order.end());
+      EXPECT_EQ(order, all);
+    }
+  }
+}
+
+TEST(Store, FiredPiecesInHandAreNeverTaken) {
+  Rig rig({.layers = 1, .experts = 16}, {4, false});
+  rig.open(rig.smallest());
+  std::vector<uint32_t> all;
+  for (uint32_t e = 0; e < 12; ++e) all.push_back(find_expert(rig.table, 0, e));
+  rig.store->begin_fired(all);
+  std::vector<PieceStore::Fired> held;
+  PieceStore::Fired fired;
+  size_t seen = 0;
+  for (;;) {
+    const auto more = rig.store->next_fired(&fired);
+    ASSERT_TRUE(more) << more.error().message;
+    if (!*more) break;
+    ++seen;
+    held.push_back(fired);
+    for (const auto& h : held) rig.check(h.piece, h.data);
+    if (held.size() == 3) {
+      rig.store->release(held.front().piece);
+      held.erase(held.begin());
+    }
+  }
+  EXPECT_EQ(seen, all.size());
+  for (const auto& h : held) rig.store->release(h.piece);
+}
+
+TEST(Store, HoldingEverySlotIsAnErrorNotAHang) {
+  Rig rig({.layers = 3, .experts = 8}, {2, false});
+  rig.open(rig.smallest());
+  rig.store->begin_fired(rig.experts(0, {0, 1, 2}));
+  PieceStore::Fired fired;
+  ASSERT_TRUE(rig.store->next_fired(&fired));
+  ASSERT_TRUE(rig.store->next_fired(&fired));
+  const auto stuck = rig.store->next_fired(&fired);
+  ASSERT_FALSE(stuck);
+  EXPECT_EQ(stuck.error().code, Code::kInternal);
+  rig.fire(rig.experts(0, {3, 4, 5}));  // nothing stays held by the failed pass
+
+  const auto& scan = rig.store->plan().scan;
+  ASSERT_TRUE(rig.store->acquire(scan[0]));
+  EXPECT_FALSE(rig.store->acquire(scan[2]));  // the one mixer slot is taken
+  rig.store->release(scan[0]);
+  rig.use(scan[2]);
+}
+
+TEST(Store, FailedReadsReachOnlyTheirConsumer) {
+  Rig rig({.layers = 6, .experts = 8}, {2, false});
+  rig.open(rig.smallest());
+  const auto scan = rig.store->plan().scan;
+  rig.reader.fail_next(scan[4], 1);
+  rig.use(scan[0]);
+  rig.use(scan[1]);
+  auto broken = rig.store->acquire(scan[4]);
+  if (!broken) {
+    EXPECT_EQ(broken.error().code, Code::kIo);
+    rig.use(scan[4]);
+  } else {
+    rig.store->release(scan[4]);  // it was read ahead, failed there, and was read again
+  }
+
+  const auto fired = rig.experts(2, {1, 3, 5, 7});
+  rig.reader.fail_next(fired[2], 1);
+  rig.store->begin_fired(fired);
+  PieceStore::Fired one;
+  bool failed = false;
+  for (;;) {
+    const auto more = rig.store->next_fired(&one);
+    if (!more) {
+      failed = true;
+      EXPECT_NE(more.error().message.find("injected"), std::string::npos);
+      break;
+    }
+    if (!*more) break;
+    rig.check(one.piece, one.data);
+    rig.store->release(one.piece);
+  }
+  EXPECT_TRUE(failed);
+  rig.store->release(one.piece);  // harmless
+  EXPECT_EQ(rig.fire(fired).size(), 4u);
+  rig.pass();
+}
+
+TEST(Store, LoadPinnedReportsTheFirstError) {
+  Rig rig({.layers = 12}, {0, false});
+  rig.open(rig.full());
+  rig.reader.fail_next(9, 1);
+  EXPECT_FALSE(rig.store->load_pinned({}));
+  ASSERT_TRUE(rig.store->load_pinned({}));
+  rig.pass();
+  EXPECT_EQ(rig.reader.reads(9), 1u);
+}
+
+TEST(Store, EndsWithReadsInFlight) {
+  for (int i = 0; i < 20; ++i) {
+    Rig rig({.layers = 2, .experts = 16}, {8, false}, 3);
+    rig.reader.most_delay_us = 2000;
+    rig.open(rig.smallest());
+    rig.store->begin_fired(rig.experts(0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    PieceStore::Fired fired;
+    if (i % 2) {
+      ASSERT_TRUE(rig.store->next_fired(&fired));
+    }
+    rig.store.reset();
+    EXPECT_EQ(rig.ledger.free(), rig.ledger.ceiling());
+  }
+}
+
+// Everything at once: look-ups, cut-short scans, fired sets of any size, several pieces in hand,
+// failing reads.
+class StoreStress : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(StoreStress, EveryByteIsRight) {
+  std::mt19937 random(GetParam());
+  const auto pick = [&](uint32_t low, uint32_t high) {
+    return low + static_cast<uint32_t>(random()) % (high - low + 1);
+  };
+  Shape shape{
+      .layers = pick(1, 6), .experts = pick(0, 2) ? pick(2, 20) : 0, .embeddings = pick(1, 5)};
+  shape.heads = pick(0, 3);
+  shape.mixed = pick(0, 1) != 0;
+  const uint32_t top = shape.experts ? pick(1, std::min(4u, shape.experts)) : 0;
+  Rig rig(shape, {top, shape.heads == 0}, pick(1, 4));
+  rig.reader.most_delay_us = pick(0, 1) ? 0 : 200;
+  rig.open(rig.smallest() + random() % (1 + rig.full() - rig.smallest()));
+  if (HasFatalFailure()) return;
+  if (pick(0, 1)) {
+    ASSERT_TRUE(rig.store->load_pinned({}));
+  }
+  const auto scan = rig.store->plan().scan;
+  for (int step = 0; step < 30; ++step) {
+    if (pick(0, 9) == 0) {
+      rig.reader.fail_next(pick(0, static_cast<uint32_t>(rig.table.pieces.size()) - 1), 1);
+    }
+    for (uint32_t i = pick(1, 3); i-- > 0;) {
+      const uint32_t row = pick(0, shape.embeddings - 1);
+      const auto data = rig.store->acquire(row);
+      if (!data) continue;
+      rig.check(row, *data);
+      rig.store->release(row);
+    }
+    const size_t end = pick(0, 2) ? scan.size() : pick(1, static_cast<uint32_t>(scan.size()));
+    for (size_t i = 0; i < end; ++i) {
+      const auto held = rig.store->acquire(scan[i]);
+      if (!held) {
+        EXPECT_EQ(held.error().code, Code::kIo) << held.error().message;
+        break;
+      }
+      const format::Piece& piece = rig.table.pieces[scan[i]];
+      if (piece.kind == PieceKind::kRouter) {
+        std::vector<uint32_t> fired;
+        for (uint32_t e = 0; e < shape.experts; ++e) {
+          fired.push_back(find_expert(rig.table, static_cast<uint32_t>(piece.layer), e));
+        }
+        std::shuffle(fired.begin(), fired.end(), random);
+        fired.resize(pick(0, 3) ? top : pick(1, shape.experts));
+        rig.store->begin_fired(fired);
+        size_t seen = 0;
+        PieceStore::Fired one;
+        bool whole = true;
+        for (;;) {
+          const auto more = rig.store->next_fired(&one);
+          if (!more) {
+            EXPECT_EQ(more.error().code, Code::kIo) << more.error().message;
+            whole = false;
+            break;
+          }
+          if (!*more) break;
+          rig.check(one.piece, one.data);
+          ++seen;
+          rig.store->release(one.piece);
+          if (pick(0, 50) == 0) {  // a cancelled request
+            whole = false;
+            break;
+          }
+        }
+        if (whole) {
+          EXPECT_EQ(seen, fired.size());
+        }
+      }
+      rig.check(scan[i], *held);
+      rig.store->release(scan[i]);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, StoreStress, testing::Range(0u, 60u));
+
+}  // namespace
+}  // namespace millrace::stream
