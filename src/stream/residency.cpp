@@ -7,7 +7,7 @@
 // complete needs no slots to read ahead, and because the one left over is then the largest (the
 // dense FFN), whose reads spread over the whole pass. In it the pinned pieces are spread evenly
 // over the scan instead of being its front: the disk then always has the next missing piece to read
-// while the resident ones between are computed, and two shared slots are enough to keep it busy.
+// while the resident ones between are computed, and a few shared slots are enough to keep it busy.
 // Reads in a pass are the same n - k either way.
 #include "stream/residency.h"
 
@@ -26,6 +26,10 @@ using format::PieceKind;
 
 constexpr uint64_t kPage = 4096;
 constexpr uint32_t kAheadSlots = 2;  // one in use, one being read
+// Small pieces need several reads in flight to keep a disk busy: this many bytes of them, at
+// most 8.
+constexpr uint64_t kAheadBytes = uint64_t{32} << 20;
+constexpr uint64_t kMostAhead = 8;
 
 struct Group {
   PieceKind kind = PieceKind::kMixer;
@@ -39,6 +43,15 @@ struct Group {
   uint64_t total() const { return slot_bytes * pieces.size(); }
   bool full() const { return slots == count(); }
 };
+
+// Slots of a scanned class that are not pinned: never more than a quarter of what it has, beyond
+// the two it needs.
+uint32_t shared_slots(const Group& group) {
+  const uint64_t wanted = 1 + std::min(kMostAhead, kAheadBytes / group.slot_bytes);
+  const uint64_t shared =
+      std::max<uint64_t>(kAheadSlots, std::min<uint64_t>(wanted, group.slots / 4));
+  return static_cast<uint32_t>(std::min<uint64_t>(shared, group.slots));
+}
 
 bool is_scanned(PieceKind kind, const Demand& demand) {
   if (kind == PieceKind::kExpert) return false;
@@ -159,7 +172,7 @@ Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t
     if (group.full()) {
       out.pinned = group.slots;
     } else {
-      out.shared = group.scanned ? std::min(group.slots, kAheadSlots) : group.slots;
+      out.shared = group.scanned ? shared_slots(group) : group.slots;
       out.pinned = group.slots - out.shared;
     }
     pin(group, out.pinned, &plan.pinned);
