@@ -19,6 +19,11 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 60;  // sums of a few stay in 64 b
 constexpr std::string_view kSealStart = "\"xxh3_128\":\"";
 constexpr size_t kSealBytes = 12 + 32 + 3;  // start, digits, `"}` and the line end
 
+// A text of the file inside a message: quotes, and escapes for what is not printable.
+std::string shown(const std::string& text) {
+  return json(text).dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
 Expected<const json*> member(const json& object, const char* key) {
   if (!object.is_object()) return fail(Code::kInvalid, "not an object");
   const auto found = object.find(key);
@@ -69,7 +74,7 @@ Expected<PieceKind> kind_from_name(std::string_view text) {
   for (int i = 0; i <= static_cast<int>(PieceKind::kHead); ++i) {
     if (name(static_cast<PieceKind>(i)) == text) return static_cast<PieceKind>(i);
   }
-  return fail(Code::kInvalid, "unknown kind '{}'", text);
+  return fail(Code::kInvalid, "unknown kind {}", shown(std::string(text)));
 }
 
 Expected<uint32_t> dimension(const json& value) {
@@ -161,7 +166,10 @@ Status check_tensors(const Piece& piece) {
 Expected<Piece> read_piece(const json& value, std::vector<TensorNames>& names) {
   Piece piece;
   MILLRACE_ASSIGN(piece.name, get_text(value, "name"));
-  if (piece.name.empty()) return fail(Code::kInvalid, "'name' is empty");
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; };
+  if (piece.name.empty() || std::ranges::any_of(piece.name, control)) {
+    return fail(Code::kInvalid, "'name' is empty or holds control characters");
+  }
   MILLRACE_ASSIGN(const std::string kind, get_text(value, "kind"));
   MILLRACE_ASSIGN(piece.kind, kind_from_name(kind));
   constexpr uint64_t kNone = UINT64_MAX;
@@ -218,7 +226,7 @@ struct PieceSink {
       const bool text = named != parsed.end() && named->is_string();
       status = with_context(
           fmt::format("piece {}{}{}", manifest->table.pieces.size(), text ? " " : "",
-                      text ? named->get<std::string>() : ""),
+                      text ? shown(named->get<std::string>()) : ""),
           std::move(piece.error()));
     }
     return false;
@@ -229,7 +237,7 @@ Status read_source(const json& root, Manifest& manifest) {
   MILLRACE_ASSIGN(const json* source, member(root, "source"));
   MILLRACE_ASSIGN(const std::string kind, get_text(*source, "kind"));
   if (kind != "gguf" && kind != "hugging_face") {
-    return fail(Code::kInvalid, "unknown kind '{}'", kind);
+    return fail(Code::kInvalid, "unknown kind {}", shown(kind));
   }
   manifest.kind = kind == "gguf" ? SourceKind::kGguf : SourceKind::kHuggingFace;
   MILLRACE_ASSIGN(manifest.source_name, get_text(*source, "name"));
@@ -239,7 +247,7 @@ Status read_source(const json& root, Manifest& manifest) {
     ManifestFile file;
     MILLRACE_ASSIGN(file.name, get_text(value, "name"));
     if (!is_plain_name(file.name) || is_reserved_name(file.name)) {
-      return fail(Code::kInvalid, "'{}' is no plain file name", file.name);
+      return fail(Code::kInvalid, "{} is no plain file name", shown(file.name));
     }
     if (!seen.insert(file.name).second) {
       return fail(Code::kInvalid, "file '{}' occurs twice", file.name);
@@ -301,7 +309,7 @@ Status read_side_files(const json& root, Manifest& manifest) {
     SideFile file;
     MILLRACE_ASSIGN(file.name, get_text(value, "name"));
     if (!is_side_name(file.name)) {
-      return fail(Code::kInvalid, "'{}' is not the name of a side file", file.name);
+      return fail(Code::kInvalid, "{} is not the name of a side file", shown(file.name));
     }
     if (!seen.insert(file.name).second) {
       return fail(Code::kInvalid, "'{}' occurs twice", file.name);
@@ -319,7 +327,7 @@ Status read_weights(const json& root, Manifest& manifest) {
     const std::string wanted = weights_name(static_cast<uint32_t>(manifest.weights_bytes.size()));
     MILLRACE_ASSIGN(const std::string file, get_text(value, "file"));
     // The only name there can be: nothing that could lead out of the folder.
-    if (file != wanted) return fail(Code::kInvalid, "file '{}' should be '{}'", file, wanted);
+    if (file != wanted) return fail(Code::kInvalid, "file {} should be '{}'", shown(file), wanted);
     MILLRACE_ASSIGN(const uint64_t bytes, get_uint(value, "bytes", kMaxBytes));
     manifest.weights_bytes.push_back(bytes);
   }
@@ -374,7 +382,7 @@ Status check_pieces(const Manifest& manifest) {
 
 Status read_root(const json& root, Manifest& manifest) {
   MILLRACE_ASSIGN(const std::string format, get_text(root, "format"));
-  if (format != "millrace-pack") return fail(Code::kInvalid, "'format' is '{}'", format);
+  if (format != "millrace-pack") return fail(Code::kInvalid, "'format' is {}", shown(format));
   MILLRACE_ASSIGN(const uint64_t version, get_uint(root, "version", UINT64_MAX));
   if (version != kPackVersion) {
     return fail(Code::kUnsupported, "pack version {}; this build reads version {}: pack it again",
