@@ -36,11 +36,11 @@ struct TemplateCapabilities {
 };
 
 struct ChatInput {
-  std::string_view messages;       // a JSON list, as the OpenAI API has it
-  std::string_view tools;          // a JSON list, or empty; keys keep their order
-  std::string_view extra;          // a JSON object of further template variables, or empty
+  std::string_view messages = {};  // a JSON list, as the OpenAI API has it
+  std::string_view tools = {};     // a JSON list, or empty; keys keep their order
+  std::string_view extra = {};     // a JSON object of further template variables, or empty
   bool add_generation_prompt = true;
-  std::optional<std::int64_t> now; // Unix seconds for strftime_now; absent: the system's clock
+  std::optional<std::int64_t> now = {};  // Unix seconds for strftime_now; absent: the clock
 };
 
 class ChatTemplate {

@@ -87,9 +87,9 @@ pub fn probe(source: &str, run: impl Fn(&Value) -> Option<String>) -> Capabiliti
         let call = |arguments: Value| {
             let messages = json!([
                 {"role": "user", "content": "q"},
-                {"role": "assistant", "content": "", "tool_calls": [{"id": "call_123456789",
+                {"role": "assistant", "content": "", "tool_calls": [{"id": "abcdef123",
                     "type": "function", "function": {"name": "f", "arguments": arguments}}]},
-                {"role": "tool", "content": "r", "tool_call_id": "call_123456789", "name": "f"},
+                {"role": "tool", "content": "r", "tool_call_id": "abcdef123", "name": "f"},
             ]);
             run(&conversation(messages, Value::Null))
         };
@@ -113,7 +113,7 @@ pub fn render(
     mut context: Value,
     run: impl Fn(&Value) -> Result<String, TextError>,
 ) -> Result<String, TextError> {
-    let mut has_null = false;
+    let mut null_content = false;
     if let Some(messages) = context.get_mut("messages") {
         let list = messages
             .as_array_mut()
@@ -124,27 +124,56 @@ pub fn render(
                 .ok_or_else(|| TextError::invalid(format!("messages[{i}] is not an object")))?;
             shape_content(capabilities, message);
             shape_arguments(capabilities, message);
-            has_null |= message.get("content").is_some_and(Value::is_null);
+            alias_reasoning(message);
+            // A null field means an absent one, as in the reference.
+            message.retain(|name, value| name == "content" || !value.is_null());
+            null_content |= message.get("content").is_some_and(Value::is_null);
         }
     }
-    if !has_null {
+    if !null_content {
         return run(&context);
     }
-    // Some templates handle null, even branch on it; others print "None" or fail. Null is kept
-    // unless that shows.
+    render_null_content(context, run)
+}
+
+/// Content that is null (an assistant that only calls tools). A few templates branch on it, others
+/// print "None" or fail. So null is kept unless that shows, then left out as the reference does, then
+/// made an empty string.
+fn render_null_content(
+    mut context: Value,
+    run: impl Fn(&Value) -> Result<String, TextError>,
+) -> Result<String, TextError> {
     let kept = run(&context);
+    let mut without = context.clone();
+    for message in without["messages"].as_array_mut().into_iter().flatten() {
+        if let Some(message) = message.as_object_mut() {
+            message.retain(|_, value| !value.is_null());
+        }
+    }
     for message in context["messages"].as_array_mut().into_iter().flatten() {
-        if message["content"].is_null() {
+        if message.get("content").is_some_and(Value::is_null) {
             message["content"] = json!("");
         }
     }
-    let emptied = run(&context);
     let nones = |text: &str| text.matches("None").count();
-    match (kept, emptied) {
-        (Ok(kept), Ok(emptied)) if nones(&kept) <= nones(&emptied) => Ok(kept),
-        (Ok(kept), Err(_)) => Ok(kept),
+    let fallback = run(&without).or_else(|_| run(&context));
+    match (kept, fallback) {
+        (Ok(kept), Ok(fallback)) if nones(&kept) > nones(&fallback) => Ok(fallback),
+        (Ok(kept), _) => Ok(kept),
+        (Err(_), Ok(fallback)) => Ok(fallback),
         (Err(error), Err(_)) => Err(error),
-        (_, emptied) => emptied,
+    }
+}
+
+/// Templates read a message's reasoning under different names; clients send it under as many.
+fn alias_reasoning(message: &mut Map<String, Value>) {
+    let names = ["reasoning_content", "thinking", "reasoning"];
+    let found = names.iter().find_map(|name| message.get(*name).filter(|v| !v.is_null()).cloned());
+    if let Some(reasoning) = found {
+        message.insert("reasoning_content".to_owned(), reasoning.clone());
+        if message.get("thinking").is_none_or(Value::is_null) {
+            message.insert("thinking".to_owned(), reasoning);
+        }
     }
 }
 
@@ -190,8 +219,7 @@ fn shape_arguments(capabilities: &Capabilities, message: &mut Map<String, Value>
             }
             Value::Object(_) if !capabilities.object_arguments => {
                 let parsed = crate::python::from_json(arguments);
-                let no_options = std::iter::empty::<(&str, minijinja::Value)>().collect();
-                if let Ok(text) = crate::python::tojson(parsed, None, no_options) {
+                if let Ok(text) = crate::python::dumps(&parsed) {
                     *arguments = json!(text);
                 }
             }

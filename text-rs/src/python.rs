@@ -1,7 +1,7 @@
 //! What Python does to values: `json.dumps`, `str`, `range`, `strftime`. Chat templates were written
 //! against these, and a model notices when a tool schema is spelled differently.
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 use std::cell::Cell;
 use std::fmt::Write;
@@ -56,10 +56,119 @@ fn as_float(value: &Value) -> Option<f64> {
 
 /// Python's `str(value)`, as `{{ value }}` prints it.
 pub fn to_str(value: &Value) -> String {
-    match as_float(value) {
-        Some(number) => float_repr(number),
-        None => value.to_string(),
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Map => {
+            let mut out = String::new();
+            repr(value, 0, &mut out);
+            out
+        }
+        _ => scalar(value),
     }
+}
+
+fn scalar(value: &Value) -> String {
+    as_float(value).map_or_else(|| value.to_string(), float_repr)
+}
+
+/// Python's `repr(value)`. What cannot be listed, or is nested absurdly, the engine spells itself.
+fn repr(value: &Value, depth: usize, out: &mut String) {
+    let items = value.try_iter().map(|items| items.collect::<Vec<Value>>());
+    match (value.kind(), items) {
+        (ValueKind::String, _) => repr_str(value.as_str().unwrap_or_default(), out),
+        (ValueKind::Map, Ok(keys)) if depth < 200 => {
+            out.push('{');
+            for (i, key) in keys.iter().enumerate() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                repr(key, depth + 1, out);
+                out.push_str(": ");
+                repr(&value.get_item(key).unwrap_or_default(), depth + 1, out);
+            }
+            out.push('}');
+        }
+        (ValueKind::Seq, Ok(items)) if depth < 200 => {
+            let tuple = value.is_tuple();
+            out.push(if tuple { '(' } else { '[' });
+            for (i, item) in items.iter().enumerate() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                repr(item, depth + 1, out);
+            }
+            out.push_str(match (tuple, items.len()) {
+                (true, 1) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            });
+        }
+        (ValueKind::Undefined, _) => out.push_str("Undefined"),
+        _ => out.push_str(&scalar(value)),
+    }
+}
+
+fn repr_str(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    let mut pair = String::new();
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            ' '..='~' => out.push(c),
+            c => {
+                // Rust escapes what is not printable by the same categories as Python. The letter in
+                // front keeps it from escaping a combining mark as well.
+                pair.clear();
+                pair.push('a');
+                pair.push(c);
+                if pair.escape_debug().count() == 2 {
+                    out.push(c);
+                } else {
+                    let code = c as u32;
+                    let _ = match code {
+                        0..=0xff => write!(out, "\\x{code:02x}"),
+                        0x100..=0xffff => write!(out, "\\u{code:04x}"),
+                        _ => write!(out, "\\U{code:08x}"),
+                    };
+                }
+            }
+        }
+    }
+    out.push(quote);
+}
+
+/// Jinja2's filter `int`.
+pub fn int(value: Value, default: Option<Value>, base: Option<u32>) -> Value {
+    let parsed = match value.kind() {
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default().trim().replace('_', "");
+            let base = base.unwrap_or(10).clamp(2, 36);
+            i64::from_str_radix(&text, base).ok().map(Value::from).or_else(|| {
+                text.parse::<f64>().ok().filter(|v| v.is_finite()).map(|v| Value::from(v as i64))
+            })
+        }
+        ValueKind::Bool => Some(Value::from(i64::from(value.is_true()))),
+        ValueKind::Number => Some(match as_float(&value) {
+            Some(v) => Value::from(v as i64),
+            None => value,
+        }),
+        _ => None,
+    };
+    parsed.or(default).unwrap_or_else(|| Value::from(0))
+}
+
+/// Jinja2's filter `float`.
+pub fn float(value: Value, default: Option<Value>) -> Value {
+    let parsed = match value.kind() {
+        ValueKind::String => value.as_str().unwrap_or_default().trim().parse::<f64>().ok(),
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number => f64::try_from(value).ok(),
+        _ => None,
+    };
+    parsed.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0))
 }
 
 struct Json {
@@ -70,17 +179,24 @@ struct Json {
     sort_keys: bool,
 }
 
-/// The filter `tojson` as transformers defines it: `json.dumps(x, ensure_ascii=False, ...)`.
-pub fn tojson(value: Value, indent: Option<Value>, kwargs: Kwargs) -> Result<String, Error> {
-    let ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => kwargs.get::<Option<Value>>("indent")?,
+/// The filter `tojson` as transformers defines it: `json.dumps(x, ensure_ascii=False, ...)`, with the
+/// options in its order.
+pub fn tojson(value: Value, positional: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    if positional.len() > 4 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let option = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        let given = match positional.get(index) {
+            Some(value) => Some(value.clone()),
+            None => kwargs.get::<Option<Value>>(name)?,
+        };
+        Ok(given.filter(|v| !v.is_none() && !v.is_undefined()))
     };
-    let indent = match indent {
+    let ascii = option(0, "ensure_ascii")?.is_some_and(|v| v.is_true());
+    let sort_keys = option(3, "sort_keys")?.is_some_and(|v| v.is_true());
+    let separators = option(2, "separators")?;
+    let indent = match option(1, "indent")? {
         None => None,
-        Some(v) if v.is_none() || v.is_undefined() => None,
         Some(v) => Some(match v.as_str() {
             Some(text) => text.to_owned(),
             None => {
@@ -91,21 +207,27 @@ pub fn tojson(value: Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Str
     };
     let mut item = if indent.is_some() { "," } else { ", " }.to_owned();
     let mut key = ": ".to_owned();
-    if let Some(pair) = kwargs.get::<Option<Value>>("separators")? {
-        if !pair.is_none() {
-            let parts: Vec<Value> = pair.try_iter()?.collect();
-            match &parts[..] {
-                [a, b] if a.as_str().is_some() && b.as_str().is_some() => {
-                    item = a.as_str().unwrap_or_default().to_owned();
-                    key = b.as_str().unwrap_or_default().to_owned();
-                }
-                _ => return Err(fault("tojson: separators must be two strings")),
+    if let Some(pair) = separators {
+        let parts: Vec<Value> = pair.try_iter()?.collect();
+        match &parts[..] {
+            [a, b] if a.as_str().is_some() && b.as_str().is_some() => {
+                item = a.as_str().unwrap_or_default().to_owned();
+                key = b.as_str().unwrap_or_default().to_owned();
             }
+            _ => return Err(fault("tojson: separators must be two strings")),
         }
     }
     kwargs.assert_all_used()?;
     let mut out = String::new();
     Json { ascii, indent, item, key, sort_keys }.write(&value, 0, &mut out)?;
+    Ok(out)
+}
+
+/// `json.dumps(x, ensure_ascii=False)`.
+pub fn dumps(value: &Value) -> Result<String, Error> {
+    let (item, key) = (", ".to_owned(), ": ".to_owned());
+    let mut out = String::new();
+    Json { ascii: false, indent: None, item, key, sort_keys: false }.write(value, 0, &mut out)?;
     Ok(out)
 }
 

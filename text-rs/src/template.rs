@@ -12,9 +12,11 @@ use std::cell::RefCell;
 
 const NAME: &str = "chat_template";
 
-/// A template is data from outside: it may loop, but not for ever. A very long conversation with
-/// many tools takes about a hundredth of this.
-const FUEL: u64 = 200_000_000;
+/// A template is data from outside: it may loop, but not for ever. Ten thousand messages take about
+/// a tenth of this, and all of it takes about a second.
+const FUEL: u64 = 20_000_000;
+/// Enough for the small conversations of a probe.
+const PROBE_FUEL: u64 = 500_000;
 
 pub struct ChatTemplateCore {
     env: Environment<'static>,
@@ -34,7 +36,9 @@ impl ChatTemplateCore {
         let mut env = environment();
         env.add_template_owned(NAME, replace_generation_tags(source)).map_err(describe)?;
         let mut core = ChatTemplateCore { env, capabilities: Capabilities::default() };
+        core.env.set_fuel(Some(PROBE_FUEL));
         core.capabilities = messages::probe(source, |context| core.run(context, None).ok());
+        core.env.set_fuel(Some(FUEL));
         Ok(core)
     }
 
@@ -104,7 +108,6 @@ fn environment() -> Environment<'static> {
     env.set_syntax(syntax.build().unwrap_or_default());
     env.set_undefined_behavior(UndefinedBehavior::Lenient);
     env.set_auto_escape_callback(|_| AutoEscape::None);
-    env.set_fuel(Some(FUEL));
     env.set_recursion_limit(200);
     env.set_formatter(|out, _state, value| {
         out.write_str(&python::to_str(value)).map_err(Error::from)
@@ -116,6 +119,9 @@ fn environment() -> Environment<'static> {
         Some(_) => value,
         None => Value::from(python::to_str(&value)),
     });
+    env.add_filter("int", python::int);
+    env.add_filter("float", python::float);
+    env.add_filter("wordcount", |text: String| text.split_whitespace().count());
     env.add_function("range", python::range);
     env.add_function("strftime_now", python::strftime_now);
     env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
@@ -124,7 +130,6 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     env.add_function("joiner", minijinja_contrib::globals::joiner);
-    env.add_function("cycler", minijinja_contrib::globals::cycler);
 
     // Jinja2 asks what a value can do, not what it is.
     env.add_test("sequence", |v: &Value| {
@@ -140,6 +145,7 @@ fn environment() -> Environment<'static> {
                 | ValueKind::Undefined
         )
     });
+    env.add_test("callable", |v: &Value| v.kind() == ValueKind::Plain);
     env.add_test("number", |v: &Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool));
     env
 }
