@@ -1,6 +1,5 @@
 // GGUF files on disk: one file, or the parts of a split one found from any of its parts.
 #include <filesystem>
-#include <regex>
 
 #include "format/gguf_value.h"
 #include "format/source_readers.h"
@@ -48,6 +47,17 @@ Status check_part(const Part& part, uint64_t number, uint64_t count) {
   return {};
 }
 
+// "name" of "name-00002" + suffix; empty when the file name is not of that form.
+std::string split_stem(std::string_view file_name, std::string_view suffix) {
+  constexpr size_t kNumber = 6;  // "-00002"
+  if (!file_name.ends_with(suffix) || file_name.size() <= suffix.size() + kNumber) return {};
+  const std::string_view numbered = file_name.substr(0, file_name.size() - suffix.size());
+  const std::string_view number = numbered.substr(numbered.size() - kNumber);
+  const bool digits = number.substr(1).find_first_not_of("0123456789") == std::string_view::npos;
+  if (number.front() != '-' || !digits) return {};
+  return std::string(numbered.substr(0, numbered.size() - kNumber));
+}
+
 }  // namespace
 
 Expected<ModelSource> open_gguf(const std::string& path) {
@@ -64,18 +74,18 @@ Expected<ModelSource> open_gguf(const std::string& path) {
     return source;
   }
 
-  static const std::regex kName("(.*)-([0-9]{5})-of-([0-9]{5})\\.gguf");
-  std::smatch match;
-  const std::string file_name = given.file.name;
-  if (!std::regex_match(file_name, match, kName) || std::stoull(match[3]) != count) {
-    return fail(Code::kInvalid,
-                "{}: one of {} parts, but its name does not end in -0000N-of-{:05}.gguf", path,
-                count, count);
+  // Part numbers have five digits.
+  if (count > 99999) return fail(Code::kInvalid, "{}: split.count is {}", path, count);
+  const std::string suffix = fmt::format("-of-{:05}.gguf", count);
+  const std::string& file_name = given.file.name;
+  const std::string stem = split_stem(file_name, suffix);
+  if (stem.empty()) {
+    return fail(Code::kInvalid, "{}: one of {} parts, but its name does not end in -0000N{}", path,
+                count, suffix);
   }
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   const auto part_path = [&](uint64_t number) {
-    return (folder / fmt::format("{}-{:05}-of-{:05}.gguf", match[1].str(), number + 1, count))
-        .string();
+    return (folder / fmt::format("{}-{:05}{}", stem, number + 1, suffix)).string();
   };
   // All parts are looked for first: a missing one is the usual mistake.
   for (uint64_t i = 0; i < count; ++i) {
