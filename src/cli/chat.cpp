@@ -1,0 +1,105 @@
+// The conversation of `millrace run --chat` on a terminal.
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "cli/answer.h"
+#include "cli/interrupt.h"
+#include "cli/run.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    "  /reset  forget the conversation\n"
+    "  /help   this list\n"
+    "  /exit   leave (so does Ctrl-D)\n"
+    "  Ctrl-C stops an answer; at the prompt, or a second time, it leaves\n";
+
+void note(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+// One line from the terminal, without its newline. Nothing at the end of input or on Ctrl-C.
+class LineReader {
+ public:
+  std::optional<std::string> next() {
+    for (;;) {
+      if (const size_t at = pending_.find('\n'); at != std::string::npos) {
+        std::string line = pending_.substr(0, at);
+        pending_.erase(0, at + 1);
+        return line;
+      }
+      char buffer[4096];
+      const ssize_t got = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (got > 0) {
+        pending_.append(buffer, static_cast<size_t>(got));
+      } else if (got < 0 && errno == EINTR && !interrupted()) {
+        continue;  // the window was resized, or the like
+      } else {
+        if (pending_.empty()) return std::nullopt;
+        return std::exchange(pending_, {});
+      }
+    }
+  }
+
+ private:
+  std::string pending_;
+};
+
+std::vector<Message> opening(const RunOptions& options) {
+  if (options.system.empty()) return {};
+  return {{"system", options.system}};
+}
+
+}  // namespace
+
+int chat_session(const Cli& cli, const RunOptions& options, Engine& engine) {
+  if (!engine.model().info().has_chat_template)
+    return cli.report(
+        {Code::kUnsupported,
+         engine.model().info().name + " has no chat template; use --prompt instead of --chat"});
+  std::vector<Message> messages = opening(options);
+  watch_interrupts(OnInterrupt::kStopAnswer);
+  LineReader lines;
+  if (!cli.quiet) note("Type a message; /help lists what else can be typed.\n");
+  for (;;) {
+    clear_interrupt();
+    note("\n> ");
+    const auto line = lines.next();
+    if (!line || *line == "/exit") break;
+    if (line->find_first_not_of(" \t") == std::string::npos) continue;
+    if (*line == "/help") {
+      note(kHelp);
+      continue;
+    }
+    if (*line == "/reset") {
+      messages = opening(options);
+      continue;
+    }
+    messages.push_back({"user", *line});
+    auto ids = chat_prompt(engine.model(), messages);
+    if (!ids) return cli.report(ids.error());
+    Request request = options.request;
+    request.prompt_ids = std::move(*ids);
+    auto answer = generate_answer(cli, engine, std::move(request), /*stream=*/true);
+    if (!answer) {
+      // A conversation that outgrew the context, for example: say so and let the person go on.
+      spdlog::error("{}", answer.error().message);
+      messages.pop_back();
+      continue;
+    }
+    if (!answer->ends_line) put("\n");
+    messages.push_back({"assistant", answer->completion.text});
+    if (options.metrics) note(answer_report(engine, *answer));
+  }
+  note("\n");
+  return interrupted() ? kInterrupted : kOk;
+}
+
+}  // namespace millrace::cli

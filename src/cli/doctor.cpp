@@ -1,0 +1,163 @@
+// millrace doctor: what this machine has, and what each thing means for running big models.
+
+#include <spdlog/spdlog.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "base/status.h"
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "cli/roofs.h"
+#include "cli/size.h"
+#include "io/probe.h"
+#include "millrace/millrace.h"
+#include "stream/ledger.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+  millrace doctor
+  millrace doctor --path /mnt/models      the disk that holds the models)";
+
+struct Options {
+  std::string path = ".";
+  bool no_probe = false, json = false;
+};
+
+struct Finding {
+  std::string name, value, meaning;
+};
+
+std::string instruction_sets(const Cpu& cpu) {
+  const std::pair<bool, const char*> sets[] = {
+      {cpu.avx2, "avx2"},           {cpu.avx512, "avx512"},
+      {cpu.avx512_vnni, "vnni"},    {cpu.avx512_bf16, "avx512-bf16"},
+      {cpu.amx_int8, "amx-int8"},   {cpu.neon_dotprod, "neon-dotprod"},
+      {cpu.neon_i8mm, "neon-i8mm"},
+  };
+  std::string text;
+  for (const auto& [there, name] : sets)
+    if (there) text += (text.empty() ? "" : " ") + std::string(name);
+  return text.empty() ? "none of those with kernels here" : text;
+}
+
+Finding processor(const Cpu& cpu) {
+  const bool fast = cpu.avx2 || cpu.neon_dotprod;
+  return {"processor",
+          fmt::format("{}, {} usable, {}", cpu.model, cpu.logical, instruction_sets(cpu)),
+          fast ? "fast kernels are used" : "only portable kernels run here: expect low speed"};
+}
+
+Finding memory_total(const Expected<stream::MemoryLimit>& limit) {
+  if (!limit) return {"memory", "unknown", limit.error().message};
+  return {"memory",
+          fmt::format("{} usable ({}), {} free now", format_size(static_cast<double>(limit->bytes)),
+                      limit->source, format_size(static_cast<double>(limit->available))),
+          "what --memory auto starts from; a model may be larger than this"};
+}
+
+// The bracketed word of /sys/kernel/mm/transparent_hugepage/enabled.
+Finding huge_pages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string line;
+  std::getline(file, line);
+  const size_t open = line.find('['), close = line.find(']');
+  if (open == std::string::npos || close == std::string::npos)
+    return {"huge pages", "unknown", "weights lie in small pages, which costs some speed"};
+  const std::string mode = line.substr(open + 1, close - open - 1);
+  return {"huge pages", mode,
+          mode == "never" ? "weights lie in small pages, which costs some speed"
+                          : "weights can lie in huge pages"};
+}
+
+Finding free_disk(const std::string& path) {
+  struct statvfs fs {};
+  if (::statvfs(path.c_str(), &fs) != 0) return {"free disk", "unknown", std::strerror(errno)};
+  return {"free disk",
+          format_size(static_cast<double>(fs.f_bavail) * static_cast<double>(fs.f_frsize)),
+          "packing needs as much as the model is large"};
+}
+
+Finding io_uring() {
+  const std::string obstacle = io::why_no_io_uring();
+  if (obstacle.empty()) return {"io_uring", "available", "the kernel allows asynchronous reads"};
+  return {"io_uring", obstacle, "a pool of reading threads is used instead; it works everywhere"};
+}
+
+std::vector<Finding> probe_findings(const Roofs& roofs) {
+  std::vector<Finding> findings;
+  if (!roofs.no_direct.empty())
+    findings.push_back(
+        {"direct reads", roofs.no_direct,
+         "weights are read through the page cache, which competes with them for memory"});
+  findings.push_back({"disk", fmt::format("{} ({})", format_rate(roofs.disk), roofs.disk_how),
+                      fmt::format("1 GiB that is not in memory takes {}",
+                                  format_seconds(static_cast<double>(1ull << 30) / roofs.disk))});
+  findings.push_back(
+      {"memory speed", format_rate(roofs.memory),
+       fmt::format(
+           "the roof of decoding: at most {:.0f} tok/s for a model that reads 1 GiB a token",
+           roofs.memory / static_cast<double>(1ull << 30))});
+  return findings;
+}
+
+int run(const Cli& cli, const Options& options) {
+  watch_interrupts(OnInterrupt::kExitSoon);
+  if (::access(options.path.c_str(), R_OK) != 0)
+    return cli.report(
+        {Code::kNotFound, fmt::format("--path: '{}': {}", options.path, std::strerror(errno))});
+  const Cpu cpu = Cpu::detect();
+  std::vector<Finding> findings = {processor(cpu), memory_total(stream::memory_limit()),
+                                   huge_pages(), free_disk(options.path), io_uring()};
+  Roofs roofs;
+  if (!options.no_probe) {
+    auto measured = measure_roofs(options.path, cpu.logical);
+    if (measured) {
+      roofs = std::move(*measured);
+      for (Finding& finding : probe_findings(roofs)) findings.push_back(std::move(finding));
+    } else {
+      findings.push_back({"disk", "not measured", measured.error().message});
+    }
+  }
+  if (options.json) {
+    nlohmann::ordered_json json = {{"version", std::string(version())}};
+    for (const Finding& finding : findings)
+      json["findings"].push_back(
+          {{"name", finding.name}, {"value", finding.value}, {"meaning", finding.meaning}});
+    if (roofs.measured)
+      json["measured"] = {{"disk_bytes_per_s", roofs.disk},
+                          {"disk_mode", roofs.disk_how},
+                          {"memory_bytes_per_s", roofs.memory}};
+    return cli.print_json(json);
+  }
+  std::string text = fmt::format("millrace {}\n", version());
+  for (const Finding& finding : findings)
+    text += fmt::format("\n{:<13} {}\n{:<13} -> {}\n", finding.name, finding.value, "",
+                        finding.meaning);
+  return cli.print(text);
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& root, Cli& cli) {
+  CLI::App& app =
+      *root.add_subcommand("doctor", "Look at this machine: cpu, memory, disk, and what it means");
+  auto options = std::make_shared<Options>();
+  app.add_option("--path", options->path, "The disk to look at: a folder or a model on it")
+      ->type_name("PATH")
+      ->default_str("the current folder");
+  app.add_flag("--no-probe", options->no_probe, "Do not measure disk and memory");
+  app.add_flag("--json", options->json, "One JSON object");
+  app.footer(kFooter);
+  app.callback([&cli, options] { cli.exit_code = run(cli, *options); });
+}
+
+}  // namespace millrace::cli

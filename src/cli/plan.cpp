@@ -1,0 +1,164 @@
+// millrace plan: how a model would lie in memory here, and how fast it could be, before it is
+// loaded.
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/roofs.h"
+#include "cli/size.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Reads headers only. The speed is an upper bound from two measurements that take about two seconds:
+how fast this disk gives weights, and how fast this memory does. --no-probe leaves them out.
+The exit code is 1 when the model does not fit under the limits given.
+
+  millrace plan model.gguf
+  millrace plan packed/ --memory 2G --context 8192)";
+
+struct Options {
+  EngineOptions engine;
+  bool no_probe = false, json = false;
+};
+
+// Tokens per second while decoding, between "disk and compute never overlap" and "they always do".
+struct Speed {
+  double least = 0, most = 0;
+};
+Speed predict(const Plan& plan, const Roofs& roofs) {
+  const double disk = roofs.disk > 0 ? plan.bytes_per_token / roofs.disk : 0;
+  const double memory = roofs.memory > 0 ? plan.touched_per_token / roofs.memory : 0;
+  if (disk + memory <= 0) return {};
+  return {1 / (disk + memory), 1 / std::max(disk, memory)};
+}
+
+std::string size(uint64_t bytes) { return format_size(static_cast<double>(bytes)); }
+
+std::string describe(const ModelInfo& info, const Plan& plan, const Roofs& roofs) {
+  std::string text =
+      fmt::format("{}: {}, {}, {} parameters, {} of weights\n\n", info.name, plan.architecture,
+                  plan.format, format_count(plan.parameters), size(plan.total_bytes));
+  text += fmt::format("  {:<12} {:>8} {:>12} {:>12}\n", "weights", "pieces", "size", "in memory");
+  for (const Plan::Kind& kind : plan.kinds)
+    text += fmt::format("  {:<12} {:>8} {:>12} {:>12}{}\n", kind.name, kind.pieces,
+                        size(kind.bytes), size(kind.resident_bytes), kind.pinned ? "  pinned" : "");
+  const auto row = [&text](std::string_view what, const std::string& value) {
+    text += fmt::format("  {:<34} {:>12}\n", what, value);
+  };
+  text += "\n";
+  row("ceiling of the process (--memory)", size(plan.ceiling));
+  row("weights in memory (--budget)", size(plan.budget));
+  row(fmt::format("KV for {} positions", plan.context), size(plan.kv_bytes));
+  row(fmt::format("activations, {} rows a pass", plan.prefill_chunk), size(plan.activation_bytes));
+  row("program, tokenizer, tables", size(plan.process_bytes));
+  text += "\n";
+  row("smallest --budget that runs", size(plan.smallest_budget));
+  row("comfortable --budget", size(plan.comfortable_budget));
+  row("smallest --memory that runs", size(plan.smallest_memory));
+  text += "\n";
+  row("read from disk for a token", format_size(plan.bytes_per_token));
+  row("read from memory for a token", format_size(plan.touched_per_token));
+  if (roofs.measured) {
+    const Speed speed = predict(plan, roofs);
+    row("disk, measured", format_rate(roofs.disk));
+    row("memory, measured", format_rate(roofs.memory));
+    if (speed.most > 0)
+      text += fmt::format("  {:<34} {:.1f} to {:.1f} tok/s\n", "most to expect while answering",
+                          speed.least, speed.most);
+  }
+  if (!plan.fits) text += fmt::format("\nIt does not fit: {}\n", plan.why);
+  return text;
+}
+
+nlohmann::ordered_json as_json(const ModelInfo& info, const Options& options, const Plan& plan,
+                               const Roofs& roofs) {
+  nlohmann::ordered_json kinds = nlohmann::ordered_json::array();
+  for (const Plan::Kind& kind : plan.kinds)
+    kinds.push_back({{"name", kind.name},
+                     {"pieces", kind.pieces},
+                     {"bytes", kind.bytes},
+                     {"resident_bytes", kind.resident_bytes},
+                     {"pinned", kind.pinned}});
+  const auto given = [](const std::optional<uint64_t>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json json = {
+      {"model", info.name},
+      {"architecture", plan.architecture},
+      {"format", plan.format},
+      {"parameters", plan.parameters},
+      {"total_bytes", plan.total_bytes},
+      {"kinds", kinds},
+      {"asked",
+       {{"memory", given(options.engine.memory)}, {"budget", given(options.engine.budget)}}},
+      {"ceiling", plan.ceiling},
+      {"budget", plan.budget},
+      {"kv_bytes", plan.kv_bytes},
+      {"activation_bytes", plan.activation_bytes},
+      {"process_bytes", plan.process_bytes},
+      {"smallest_budget", plan.smallest_budget},
+      {"comfortable_budget", plan.comfortable_budget},
+      {"smallest_memory", plan.smallest_memory},
+      {"context", plan.context},
+      {"prefill_chunk", plan.prefill_chunk},
+      {"bytes_per_token", plan.bytes_per_token},
+      {"touched_per_token", plan.touched_per_token},
+      {"fits", plan.fits},
+      {"why", plan.why},
+      {"measured", nullptr},
+  };
+  if (roofs.measured) {
+    const Speed speed = predict(plan, roofs);
+    json["measured"] = {{"disk_bytes_per_s", roofs.disk},
+                        {"disk_mode", roofs.disk_how},
+                        {"memory_bytes_per_s", roofs.memory},
+                        {"decode_tps_least", speed.least},
+                        {"decode_tps_most", speed.most}};
+  }
+  return json;
+}
+
+int run(const Cli& cli, const Options& options) {
+  watch_interrupts(OnInterrupt::kExitSoon);
+  const auto model = Model::open(options.engine.model);
+  if (!model) return cli.report(model.error());
+  const auto plan = make_plan(**model, options.engine);
+  if (!plan) return cli.report(plan.error());
+
+  Roofs roofs;
+  if (!options.no_probe) {
+    auto measured = measure_roofs(options.engine.model, options.engine.threads);
+    // A plan without speeds is still a plan; say why they are missing.
+    if (measured) {
+      roofs = std::move(*measured);
+    } else {
+      spdlog::warn("the speed is not predicted: {}", measured.error().message);
+    }
+  }
+  const int printed = options.json
+                          ? cli.print_json(as_json((*model)->info(), options, *plan, roofs))
+                          : cli.print(describe((*model)->info(), *plan, roofs));
+  return plan->fits ? printed : kError;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& root, Cli& cli) {
+  CLI::App& app = *root.add_subcommand("plan", "Show how a model fits here, before it is loaded");
+  auto options = std::make_shared<Options>();
+  add_model(app, options->engine.model);
+  app.add_flag("--no-probe", options->no_probe, "Do not measure disk and memory");
+  app.add_flag("--json", options->json, "One JSON object");
+  add_engine_flags(app, options->engine);
+  app.footer(kFooter);
+  app.callback([&cli, options] { cli.exit_code = run(cli, *options); });
+}
+
+}  // namespace millrace::cli

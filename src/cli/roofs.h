@@ -1,0 +1,22 @@
+// What this machine can do at most: how fast weights come from the model's disk and out of memory.
+#pragma once
+
+#include <string>
+
+#include "millrace/status.h"
+
+namespace millrace::cli {
+
+struct Roofs {
+  bool measured = false;
+  double disk = 0;        // bytes/s, reads of expert size from where the model lies
+  double memory = 0;      // bytes/s, all threads reading
+  std::string disk_how;   // "direct, reads of 1.00 MiB, 8 at a time"
+  std::string no_direct;  // why direct reads are not possible, if so
+};
+
+// Takes two or three seconds. `path`: a model, whose largest file is read, or a folder, in which a
+// nameless scratch file is written when it has no large one. threads 0: one for each processor.
+Expected<Roofs> measure_roofs(const std::string& path, unsigned threads);
+
+}  // namespace millrace::cli
