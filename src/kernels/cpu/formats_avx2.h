@@ -6,10 +6,24 @@
 
 #include <immintrin.h>
 
+#include <utility>
+
 #include "kernels/matmul.h"
 
 namespace millrace::kernels {
 namespace {
+
+#define MILLRACE_INLINE __attribute__((always_inline))
+
+// f(0), f(1), ... f(kCount - 1) with constant arguments: arrays of vectors indexed by them live in
+// registers, which the compiler's own unrolling (it comes later) does not reach.
+template <int kCount, class F>
+MILLRACE_INLINE inline void unroll(F f) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) MILLRACE_INLINE {
+    (f(std::integral_constant<int, kIndex>{}), ...);
+  }
+  (std::make_integer_sequence<int, kCount>{});
+}
 
 using format::ScaleType;
 using format::WeightFormat;

@@ -2,11 +2,15 @@
 // format.
 //
 // A vector lane owns one output row of a tile. For a group of 32 inner positions the codes are
-// unpacked once into 8 vectors of 32 bytes (4 inner positions of 8 rows each) and used for up to
-// kRows rows of activations: vpmaddubsw by the broadcast activations, sums in int16 over as many
-// chunks as cannot overflow, vpmaddwd into int32 by the integer scales (or ones), then one fma.
-// Offsets, minimums and biases come in through the activation sums: vpmaddwd of a pair of int16
-// (for the first and second 16 positions) with the pair of sums. All integer steps are exact.
+// unpacked once into 8 vectors of 32 bytes (4 inner positions of 8 rows each) and used for every
+// row of activations: vpmaddubsw by the broadcast activations, sums in int16 over as many chunks as
+// cannot overflow, vpmaddwd into int32 by the integer scales (or ones), then one fma. Offsets,
+// minimums and biases come in through the activation sums: vpmaddwd of a pair of int16 (for the
+// first and second 16 positions) with the pair of sums. All integer steps are exact.
+//
+// One row streams through one tile after another (memory is the limit). More rows are first copied
+// into a panel in the order in which they are used, and go two tiles by four rows at a time, so
+// that a broadcast serves two tiles and an unpacked code four rows (loads are the limit).
 //
 // Included by matmul_i8_*_avx2.cpp only; everything is local to the including file (see
 // vec_avx2.h).
@@ -72,104 +76,255 @@ inline __m256i broadcast32(const void* p) {
   return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const float*>(p)));
 }
 
-// Integer dot of a group of one row, scaled by the integer scales, offset included.
+// What one group of one tile multiplies with.
+struct TileGroup {
+  __m256i w[8];
+  GroupInts ints;
+  BlockScales scales;
+};
+
 template <Traits T>
-inline __m256i group_dot(const __m256i (&w)[8], const GroupInts& ints, const int8_t* q,
-                         __m256i sums) {
+MILLRACE_INLINE inline __m256i multiply(__m256i w, __m256i x) {
+  if constexpr (T.is_signed()) {
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+  }
+  return _mm256_maddubs_epi16(w, x);
+}
+
+// Keeps a running sum where it is written: GCC otherwise gathers the additions of an unrolled loop
+// at its end and spills every product.
+inline void pin(__m256i& v) { asm("" : "+x"(v)); }
+
+template <int kTiles, int kRows>
+struct Dots {
+  __m256i v[kRows][kTiles];
+};
+
+// The integer dots of a group, scaled by the integer scales, without offset. Row r has its 32 codes
+// at q + 32 r.
+template <Traits T, int kTiles, int kRows>
+MILLRACE_INLINE inline Dots<kTiles, kRows> group_dots(const TileGroup (&tiles)[kTiles],
+                                                      const uint8_t* q) {
   constexpr int kSpan = T.span();
-  __m256i total = _mm256_setzero_si256();
-  for (int c = 0; c < 8; c += kSpan) {
-    __m256i part = _mm256_setzero_si256();
-    for (int i = c; i < c + kSpan; ++i) {
-      const __m256i x = broadcast32(q + 4 * i);
-      const __m256i products =
-          T.is_signed() ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(x, w[i]))
-                        : _mm256_maddubs_epi16(w[i], x);
-      part = i == c ? products : _mm256_add_epi16(part, products);
+  Dots<kTiles, kRows> total;
+  // Adds the int16 sums of span s.
+  const auto add = [&](auto s, auto r, auto t, __m256i part) MILLRACE_INLINE {
+    const GroupInts& ints = tiles[t].ints;
+    const __m256i dot = _mm256_madd_epi16(part, s * kSpan < 4 ? ints.first : ints.second);
+    total.v[r][t] = s == 0 ? dot : _mm256_add_epi32(total.v[r][t], dot);
+    pin(total.v[r][t]);
+  };
+  unroll<8 / kSpan>([&](auto s) MILLRACE_INLINE {
+    if constexpr (kSpan >= 4) {
+      Dots<kTiles, kRows> part;
+      unroll<kSpan>([&](auto i) MILLRACE_INLINE {
+        unroll<kRows>([&](auto r) MILLRACE_INLINE {
+          const __m256i x = broadcast32(q + 32 * r + 4 * (s * kSpan + i));
+          unroll<kTiles>([&](auto t) MILLRACE_INLINE {
+            const __m256i products = multiply<T>(tiles[t].w[s * kSpan + i], x);
+            part.v[r][t] = i == 0 ? products : _mm256_add_epi16(part.v[r][t], products);
+            pin(part.v[r][t]);
+          });
+        });
+      });
+      unroll<kRows>([&](auto r) MILLRACE_INLINE {
+        unroll<kTiles>([&](auto t) MILLRACE_INLINE { add(s, r, t, part.v[r][t]); });
+      });
+    } else {
+      unroll<kRows>([&](auto r) MILLRACE_INLINE {
+        const uint8_t* at = q + 32 * r + 4 * s * kSpan;
+        const __m256i x0 = broadcast32(at);
+        const __m256i x1 = broadcast32(at + 4 * (kSpan - 1));
+        unroll<kTiles>([&](auto t) MILLRACE_INLINE {
+          __m256i part = multiply<T>(tiles[t].w[s * kSpan], x0);
+          if constexpr (kSpan == 2) {
+            part = _mm256_add_epi16(part, multiply<T>(tiles[t].w[s * kSpan + 1], x1));
+          }
+          add(s, r, t, part);
+        });
+      });
     }
-    // A span of 8 crosses the halves: only where both have the same scale.
-    static_assert(kSpan <= 4 || !T.halves());
-    const __m256i scaled = _mm256_madd_epi16(part, c < 4 ? ints.first : ints.second);
-    total = c == 0 ? scaled : _mm256_add_epi32(total, scaled);
-  }
-  if constexpr (T.offset != 0) {
-    total = _mm256_sub_epi32(total, _mm256_madd_epi16(ints.offset, sums));
-  }
+  });
   return total;
 }
 
-// Adds one group to the accumulators of kRows rows of activations.
-template <Traits T, int kRows>
-inline void add_group(const __m256i (&w)[8], const GroupInts& ints, const BlockScales& scales,
-                      const int8_t* q, const float* dx, const int16_t* sum, uint64_t groups,
-                      __m256 (&acc)[kRows]) {
-  for (int r = 0; r < kRows; ++r) {
-    const auto row = static_cast<uint64_t>(r) * groups;
-    const __m256i sums = broadcast32(sum + 2 * row);
-    const __m256i dot = group_dot<T>(w, ints, q + 32 * row, sums);
-    const __m256 d = _mm256_broadcast_ss(dx + row);
-    acc[r] = _mm256_fmadd_ps(_mm256_mul_ps(scales.d, d), _mm256_cvtepi32_ps(dot), acc[r]);
-    if constexpr (T.bias) {
-      const __m256 m = _mm256_mul_ps(scales.m, d);
-      const __m256 n = _mm256_cvtepi32_ps(_mm256_madd_epi16(ints.bias, sums));
-      acc[r] = T.negative_bias ? _mm256_fnmadd_ps(m, n, acc[r]) : _mm256_fmadd_ps(m, n, acc[r]);
+// One step of an output's f32 sequence.
+template <Traits T>
+MILLRACE_INLINE inline __m256 accumulate(const TileGroup& tile, __m256i dot, __m256i sums,
+                                         __m256 dx, __m256 acc) {
+  if constexpr (T.offset != 0) {
+    dot = _mm256_sub_epi32(dot, _mm256_madd_epi16(tile.ints.offset, sums));
+  }
+  acc = _mm256_fmadd_ps(_mm256_mul_ps(tile.scales.d, dx), _mm256_cvtepi32_ps(dot), acc);
+  if constexpr (T.bias) {
+    const __m256 m = _mm256_mul_ps(tile.scales.m, dx);
+    const __m256 n = _mm256_cvtepi32_ps(_mm256_madd_epi16(tile.ints.bias, sums));
+    acc = T.negative_bias ? _mm256_fnmadd_ps(m, n, acc) : _mm256_fmadd_ps(m, n, acc);
+  }
+  return acc;
+}
+
+template <Traits T>
+inline void load_group(const uint8_t* p, __m256i table, TileGroup& group) {
+  constexpr int kBytes = T.ints_bytes() + T.plane_bytes();
+  for (int line = 0; line < kBytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + line), _MM_HINT_T0);
+  }
+  group.ints = group_ints<T>(p);
+  unpack<T>(p + T.ints_bytes(), table, group.w);
+}
+
+template <Traits T>
+void one_row(const MatmulArgs& args, const Shape& shape) {
+  const __m256i table = code_table<T>();
+  const uint32_t block_groups = T.groups != 0 ? T.groups : shape.block_groups;
+  for (uint32_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
+    const auto* p = reinterpret_cast<const uint8_t*>(args.weight.data) + tile * shape.tile_bytes;
+    const int8_t* q = args.rows.q;
+    const float* dx = args.rows.scale;
+    const int16_t* sum = args.rows.sum;
+    __m256 acc = _mm256_setzero_ps();
+    for (uint32_t block = 0; block < shape.blocks; ++block) {
+      TileGroup group[1];
+      group[0].scales = block_scales<T>(shape, p);
+      p += block_header<T>(shape);
+      for (uint32_t g = 0; g < block_groups; ++g) {
+        load_group<T>(p, table, group[0]);
+        const auto dots = group_dots<T, 1, 1>(group, reinterpret_cast<const uint8_t*>(q));
+        acc = accumulate<T>(group[0], dots.v[0][0], broadcast32(sum), _mm256_broadcast_ss(dx), acc);
+        p += T.ints_bytes() + T.plane_bytes();
+        q += 32;
+        dx += 1;
+        sum += 2;
+      }
     }
+    const uint32_t n = tile * format::kTileRows;
+    store_rows(args.out + n, acc, args.weight.layout.rows - n);
   }
 }
 
-// kRows outputs of one tile, from packed weights.
-template <Traits T, int kRows>
-inline void tile_rows(const Shape& shape, const uint8_t* p, __m256i table, const int8_t* q,
-                      const float* dx, const int16_t* sum, __m256 (&acc)[kRows]) {
-  constexpr int kGroupBytes = T.ints_bytes() + T.plane_bytes();
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm256_setzero_ps();
+// A panel holds some rows of activations group by group; in a group, rows in fours (the last ones
+// fewer), and in a four: the codes of each row | the scales | the pairs of sums.
+constexpr uint32_t kRowBytes = 40;            // of a row in a group
+constexpr uint32_t kPanelBytes = 160 * 1024;  // fits the second cache beside the weights
+constexpr uint32_t kPanelRows = 64;
+
+// Copies kRows rows of one group to a panel.
+template <int kRows>
+inline uint8_t* pack_rows(const Rows& rows, uint64_t at, uint64_t groups, uint8_t* panel) {
+  for (int r = 0; r < kRows; ++r) {
+    const uint64_t from = at + static_cast<uint64_t>(r) * groups;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(panel + 32 * r), load256(rows.q + 32 * from));
+    __builtin_memcpy(panel + 32 * kRows + 4 * r, rows.scale + from, 4);
+    __builtin_memcpy(panel + 36 * kRows + 4 * r, rows.sum + 2 * from, 4);
+  }
+  return panel + kRowBytes * kRows;
+}
+
+inline void pack_panel(const Rows& rows, uint32_t row, uint32_t count, uint64_t groups,
+                       uint8_t* panel) {
+  for (uint64_t g = 0; g < groups; ++g) {
+    uint32_t r = 0;
+    for (; r + 4 <= count; r += 4) {
+      panel = pack_rows<4>(rows, (row + r) * groups + g, groups, panel);
+    }
+    const uint64_t at = (row + r) * groups + g;
+    if (count - r == 3) panel = pack_rows<3>(rows, at, groups, panel);
+    if (count - r == 2) panel = pack_rows<2>(rows, at, groups, panel);
+    if (count - r == 1) panel = pack_rows<1>(rows, at, groups, panel);
+  }
+}
+
+// Adds one group to kRows rows of kTiles tiles; sums [kRows][kTiles][8].
+template <Traits T, int kTiles, int kRows>
+MILLRACE_INLINE inline const uint8_t* add_rows(const TileGroup (&tiles)[kTiles],
+                                               const uint8_t* panel, float*& sums) {
+  const auto dots = group_dots<T, kTiles, kRows>(tiles, panel);
+  unroll<kRows>([&](auto r) MILLRACE_INLINE {
+    const uint8_t* scales = panel + 32 * kRows + 4 * r;
+    const __m256 dx = _mm256_broadcast_ss(reinterpret_cast<const float*>(scales));
+    const __m256i pair = broadcast32(panel + 36 * kRows + 4 * r);
+    unroll<kTiles>([&](auto t) MILLRACE_INLINE {
+      float* at = sums + 8 * (r * kTiles + t);
+      _mm256_store_ps(at, accumulate<T>(tiles[t], dots.v[r][t], pair, dx, _mm256_load_ps(at)));
+    });
+  });
+  sums += 8 * kRows * kTiles;
+  return panel + kRowBytes * kRows;
+}
+
+template <Traits T, int kTiles>
+inline void panel_tiles(const MatmulArgs& args, const Shape& shape, const uint8_t* panel,
+                        uint32_t tile, uint32_t row, uint32_t count) {
+  const __m256i table = code_table<T>();
   const uint32_t block_groups = T.groups != 0 ? T.groups : shape.block_groups;
+  const auto* p = reinterpret_cast<const uint8_t*>(args.weight.data) + tile * shape.tile_bytes;
+  alignas(32) float all_sums[kPanelRows * kTiles * 8];
+  for (uint32_t i = 0; i < count * kTiles; ++i) {
+    _mm256_store_ps(all_sums + 8 * i, _mm256_setzero_ps());
+  }
+  TileGroup tiles[kTiles];
   for (uint32_t block = 0; block < shape.blocks; ++block) {
-    const BlockScales scales = block_scales<T>(shape, p);
+    for (int t = 0; t < kTiles; ++t) {
+      tiles[t].scales = block_scales<T>(shape, p + static_cast<uint64_t>(t) * shape.tile_bytes);
+    }
     p += block_header<T>(shape);
     for (uint32_t g = 0; g < block_groups; ++g) {
-      for (int line = 0; line < kGroupBytes; line += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + line), _MM_HINT_T0);
+      for (int t = 0; t < kTiles; ++t) {
+        load_group<T>(p + static_cast<uint64_t>(t) * shape.tile_bytes, table, tiles[t]);
       }
-      const GroupInts ints = group_ints<T>(p);
-      __m256i w[8];
-      unpack<T>(p + T.ints_bytes(), table, w);
-      add_group<T, kRows>(w, ints, scales, q, dx, sum, shape.groups, acc);
-      p += kGroupBytes;
-      q += 32;
-      dx += 1;
-      sum += 2;
+      p += T.ints_bytes() + T.plane_bytes();
+      float* sums = all_sums;
+      uint32_t r = 0;
+      for (; r + 4 <= count; r += 4) panel = add_rows<T, kTiles, 4>(tiles, panel, sums);
+      if (count - r == 3) panel = add_rows<T, kTiles, 3>(tiles, panel, sums);
+      if (count - r == 2) panel = add_rows<T, kTiles, 2>(tiles, panel, sums);
+      if (count - r == 1) panel = add_rows<T, kTiles, 1>(tiles, panel, sums);
+    }
+  }
+  const float* sums = all_sums;
+  for (uint32_t r = 0; r < count; ++r) {
+    float* out = args.out + (row + r) * args.out_stride;
+    for (uint32_t t = 0; t < kTiles; ++t, sums += 8) {
+      const uint32_t n = (tile + t) * format::kTileRows;
+      store_rows(out + n, _mm256_load_ps(sums), args.weight.layout.rows - n);
     }
   }
 }
 
-template <Traits T, int kRows>
-inline void tile_at(const MatmulArgs& args, const Shape& shape, __m256i table, uint32_t tile,
-                    uint32_t row) {
-  __m256 acc[kRows];
-  const uint64_t at = row * shape.groups;
-  tile_rows<T, kRows>(
-      shape, reinterpret_cast<const uint8_t*>(args.weight.data) + tile * shape.tile_bytes, table,
-      args.rows.q + 32 * at, args.rows.scale + at, args.rows.sum + 2 * at, acc);
-  const uint32_t n = tile * format::kTileRows;
-  for (int r = 0; r < kRows; ++r) {
-    store_rows(args.out + (row + static_cast<uint32_t>(r)) * args.out_stride + n, acc[r],
-               args.weight.layout.rows - n);
+template <Traits T>
+void panel_rows(const MatmulArgs& args, const Shape& shape, uint32_t row, uint32_t count) {
+  alignas(64) uint8_t panel[kPanelBytes];
+  pack_panel(args.rows, row, count, shape.groups, panel);
+  uint32_t tile = args.tile_begin;
+  for (; tile + 2 <= args.tile_end; tile += 2) {
+    panel_tiles<T, 2>(args, shape, panel, tile, row, count);
   }
+  if (tile < args.tile_end) panel_tiles<T, 1>(args, shape, panel, tile, row, count);
 }
 
 template <Traits T>
 void matmul_i8(const MatmulArgs& args) {
   const Shape shape = shape_of(args.weight.layout);
-  const __m256i table = code_table<T>();
-  for (uint32_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
-    uint32_t row = 0;
-    for (; row + 4 <= args.rows.count; row += 4) tile_at<T, 4>(args, shape, table, tile, row);
-    if (row + 2 <= args.rows.count) {
-      tile_at<T, 2>(args, shape, table, tile, row);
-      row += 2;
+  const uint64_t fit = kPanelBytes / (shape.groups * kRowBytes);
+  uint32_t row = 0;
+  while (row < args.rows.count) {
+    const uint32_t left = args.rows.count - row;
+    if (left == 1 || fit < 2) {
+      MatmulArgs one = args;
+      one.rows.q += row * shape.groups * 32;
+      one.rows.scale += row * shape.groups;
+      one.rows.sum += row * shape.groups * 2;
+      one.out += row * args.out_stride;
+      one_row<T>(one, shape);
+      row += 1;
+      continue;
     }
-    if (row < args.rows.count) tile_at<T, 1>(args, shape, table, tile, row);
+    uint32_t most = fit < kPanelRows ? static_cast<uint32_t>(fit) : kPanelRows;
+    if (most > 4) most -= most % 4;
+    const uint32_t count = left < most ? left : most;
+    panel_rows<T>(args, shape, row, count);
+    row += count;
   }
 }
 

@@ -1,0 +1,141 @@
+// Matrix products beside the memory's read roof: GB/s of weights, share of the roof, cost against
+// one row.
+//
+// The roof is a read-only sum over a buffer far larger than the caches, on the same threads,
+// measured in the same run. One product works on a set of matrices that together exceed the caches
+// (as decode does), unless there are many rows (prefill), where one matrix is enough.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "bench/cases.h"
+#include "kernels/matmul.h"
+
+namespace millrace::bench {
+namespace {
+
+using kernels::Activations;
+
+// Read by several streams of 8-byte words per thread, which no vector width changes much.
+uint64_t read_all(const std::vector<uint64_t>& buffer, Threads& threads) {
+  std::vector<uint64_t> sums(threads.count() * 8);
+  threads.parallel(buffer.size() / 64, 1, [&](uint64_t begin, uint64_t end, unsigned thread) {
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (const uint64_t* p = buffer.data() + 64 * begin; p < buffer.data() + 64 * end; p += 16) {
+      __builtin_prefetch(p + 512);
+      __builtin_prefetch(p + 520);
+      for (int i = 0; i < 16; i += 4) {
+        a += p[i];
+        b += p[i + 1];
+        c += p[i + 2];
+        d += p[i + 3];
+      }
+    }
+    sums[thread * 8] = a + b + c + d;
+  });
+  uint64_t total = 0;
+  for (const uint64_t s : sums) total += s;
+  return total;
+}
+
+double g_roof = 0.0;  // bytes a second, the best seen
+
+void roof(benchmark::State& state, Threads* threads) {
+  const std::vector<uint64_t> buffer(32 << 20, 1);  // 256 MB
+  double best = 0.0;
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    benchmark::DoNotOptimize(read_all(buffer, *threads));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = std::max(best, static_cast<double>(buffer.size() * 8) / took.count());
+  }
+  g_roof = std::max(g_roof, best);
+  state.counters["GB/s"] = best / 1e9;
+}
+
+// Times of one row by case, to print the cost of more.
+std::map<std::string, double>& one_row() {
+  static std::map<std::string, double> times;
+  return times;
+}
+
+void matmul(benchmark::State& state, const Case& c, Activations activations, uint32_t rows,
+            uint32_t outputs, uint32_t cols, Threads* threads) {
+  const WeightLayout layout = with_shape(c.layout, outputs, cols);
+  const uint64_t bytes = format::packed_bytes(layout);
+  const uint64_t copies = rows >= 16 ? 1 : std::max<uint64_t>(1, (96ull << 20) / bytes);
+  const RandomWeight first(layout, Scales::kOrdinary, 1);
+  std::vector<std::vector<std::byte>> weights(copies);
+  for (auto& w : weights) w.assign(first.data(), first.data() + bytes);
+  const RandomRows x(rows, cols, 2);
+  std::vector<float> out(uint64_t{rows} * outputs);
+  const kernels::MatmulKernel& kernel = kernels::select_matmul(layout, activations, Cpu::detect());
+
+  std::vector<double> times;
+  uint64_t next = 0;
+  for (auto _ : state) {
+    // One matrix after another, as the layers of a decode step.
+    const auto start = std::chrono::steady_clock::now();
+    for (uint64_t i = 0; i < copies; ++i, ++next) {
+      kernels::MatmulArgs args;
+      args.weight = {layout, weights[next % copies].data()};
+      args.rows = x.rows();
+      args.out = out.data();
+      args.out_stride = outputs;
+      threads->parallel((outputs + 7) / 8, 4, [&](uint64_t begin, uint64_t end, unsigned) {
+        kernels::MatmulArgs part = args;
+        part.tile_begin = static_cast<uint32_t>(begin);
+        part.tile_end = static_cast<uint32_t>(end);
+        kernel.run(part);
+      });
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    times.push_back(took.count() / static_cast<double>(copies));
+  }
+  std::sort(times.begin(), times.end());
+  // Other work on the machine only ever adds time: the fastest tenth is what the kernel does.
+  const double best = times[times.size() / 10];
+  const double speed = static_cast<double>(bytes) / best;
+  const std::string key = c.name + "/" + std::to_string(outputs) + "x" + std::to_string(cols);
+  if (rows == 1) one_row()[key] = best;
+  state.SetLabel(std::string(kernel.name));
+  state.counters["us"] = best * 1e6;
+  state.counters["us_median"] = times[times.size() / 2] * 1e6;
+  state.counters["GB/s"] = speed / 1e9;
+  if (g_roof > 0.0) state.counters["roof%"] = 100.0 * speed / g_roof;
+  if (one_row().count(key) != 0) state.counters["x1row"] = best / one_row()[key];
+  state.counters["GMAC/s"] = static_cast<double>(outputs) * cols * rows / best / 1e9;
+}
+
+}  // namespace
+}  // namespace millrace::bench
+
+int main(int argc, char** argv) {
+  using namespace millrace;
+  Threads threads(Cpu::detect().logical);
+  benchmark::RegisterBenchmark("roof/read", bench::roof, &threads)->Iterations(20);
+  for (const bench::Case& c : bench::all_cases()) {
+    // Affine: the scales of MLX models, at their usual group.
+    if (c.layout.format == format::WeightFormat::kAffine &&
+        (c.layout.group != 64 || c.layout.scale_type != format::ScaleType::kBF16)) {
+      continue;
+    }
+    for (const uint32_t rows : {1u, 2u, 4u, 8u, 32u, 256u}) {
+      const std::string name = "matmul/" + c.name + "/rows:" + std::to_string(rows);
+      benchmark::RegisterBenchmark(name.c_str(), bench::matmul, c, kernels::Activations::kInt8,
+                                   rows, 3072u, 1024u, &threads)
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
