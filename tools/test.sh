@@ -74,20 +74,18 @@ fuzz() {
     bad "fuzz: configure"
     return
   fi
-  cmake --build build/fuzz -j "$jobs" || { bad "fuzz: build"; return; }
+  cmake --build build/fuzz -j "$jobs" --target fuzzers || { bad "fuzz: build"; return; }
   local target name
-  for target in build/fuzz/fuzz/fuzz_*; do
-    [ -f "$target" ] && [ -x "$target" ] || continue
-    name=$(basename "$target")
+  for target in fuzz/fuzz_*.cpp; do
+    name=$(basename "$target" .cpp)
     name=${name#fuzz_}
-    # New finds go to build/; only what is kept by hand is part of the corpus in the repository.
-    mkdir -p "build/fuzz/found/$name"
-    local -a corpus=("build/fuzz/found/$name")
-    [ ! -d "fuzz/corpus/$name" ] || corpus+=("fuzz/corpus/$name")
-    if "$target" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=0 \
-      -verbosity=0 -artifact_prefix="build/fuzz/found/$name-" "${corpus[@]}" >"build/fuzz/$name.log" 2>&1
-    then echo "fuzz $name: ok, $fuzz_seconds s"; ok
-    else tail -n 40 "build/fuzz/$name.log"; bad "fuzz: $name"; fi
+    if fuzz/run.sh "$fuzz_seconds" build/fuzz "$name" >"build/fuzz/$name.log" 2>&1; then
+      echo "fuzz $name: ok, $fuzz_seconds s"
+      ok
+    else
+      tail -n 40 "build/fuzz/$name.log"
+      bad "fuzz: $name"
+    fi
   done
 }
 
