@@ -95,18 +95,16 @@ using Q5_1Codec = Q5Codec<2>;
 
 // 32 source bytes that hold one field of `mask` at `shift` for each position of a group.
 inline Codes load_field(const uint8_t* from, int shift, uint64_t mask) {
-  Codes codes;
-  for (int p = 0; p < 4; ++p) codes.p[p] = (load64(from + 8 * p) >> shift) & mask;
-  return codes;
+  return {{(load_pair(from) >> shift) & mask, (load_pair(from + 16) >> shift) & mask}};
 }
 inline void add_field(Codes& codes, const uint8_t* from, int shift, uint64_t mask, int up) {
-  for (int p = 0; p < 4; ++p) codes.p[p] |= ((load64(from + 8 * p) >> shift) & mask) << up;
+  codes.half[0] |= ((load_pair(from) >> shift) & mask) << up;
+  codes.half[1] |= ((load_pair(from + 16) >> shift) & mask) << up;
 }
 // Puts bits `down`.. of the codes back at `shift` of 32 target bytes that were zero there.
 inline void put_field(uint8_t* to, const Codes& codes, int down, uint64_t mask, int shift) {
-  for (int p = 0; p < 4; ++p) {
-    store64(to + 8 * p, load64(to + 8 * p) | ((codes.p[p] >> down) & mask) << shift);
-  }
+  store_pair(to, load_pair(to) | ((codes.half[0] >> down) & mask) << shift);
+  store_pair(to + 16, load_pair(to + 16) | ((codes.half[1] >> down) & mask) << shift);
 }
 
 // q4_K and q5_K keep 8 scales and 8 mins of 6 bits in 12 bytes.

@@ -31,7 +31,7 @@ void unpack_codes(uint32_t bits, const uint8_t* words, uint8_t* codes) {
       c = load_codes<8>(words);
       break;
   }
-  std::memcpy(codes, c.p, kGroup);
+  std::memcpy(codes, c.half, kGroup);
 }
 
 float head_value(const WeightLayout& layout, const uint8_t* at) {

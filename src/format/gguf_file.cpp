@@ -1,5 +1,6 @@
 // GGUF files on disk: one file, or the parts of a split one found from any of its parts.
 #include <filesystem>
+#include <optional>
 
 #include "format/gguf_value.h"
 #include "format/source_readers.h"
@@ -37,9 +38,16 @@ Expected<Part> read_part(const std::string& path) {
   }
 }
 
+// A key of the part, with the file's name in front of what is wrong with it.
+Expected<uint64_t> part_key(const Part& part, std::string_view key, uint64_t otherwise) {
+  auto value = get_uint_or(part.header.metadata, key, otherwise);
+  if (!value) return with_context(part.file.path, std::move(value.error()));
+  return value;
+}
+
 Status check_part(const Part& part, uint64_t number, uint64_t count) {
-  MILLRACE_ASSIGN(const uint64_t part_count, get_uint_or(part.header.metadata, "split.count", 0));
-  MILLRACE_ASSIGN(const uint64_t part_number, get_uint_or(part.header.metadata, "split.no", 0));
+  MILLRACE_ASSIGN(const uint64_t part_count, part_key(part, "split.count", 0));
+  MILLRACE_ASSIGN(const uint64_t part_number, part_key(part, "split.no", 0));
   if (part_count != count || part_number != number) {
     return fail(Code::kInvalid, "{}: split.no {} of split.count {}, but its place is {} of {}",
                 part.file.path, part_number, part_count, number, count);
@@ -64,9 +72,7 @@ Expected<ModelSource> open_gguf(const std::string& path) {
   MILLRACE_ASSIGN(Part given, read_part(path));
   ModelSource source;
   source.kind = SourceKind::kGguf;
-  auto count_or = get_uint_or(given.header.metadata, "split.count", 1);
-  if (!count_or) return with_context(path, std::move(count_or.error()));
-  const uint64_t count = *count_or;
+  MILLRACE_ASSIGN(const uint64_t count, part_key(given, "split.count", 1));
   if (count <= 1) {
     source.path = path;
     source.gguf = std::move(given.header.metadata);
@@ -95,18 +101,21 @@ Expected<ModelSource> open_gguf(const std::string& path) {
     }
   }
   source.path = part_path(0);
+  std::optional<uint64_t> total;
   for (uint64_t i = 0; i < count; ++i) {
     MILLRACE_ASSIGN(Part part, read_part(part_path(i)));
     MILLRACE_TRY(check_part(part, i, count));
-    if (i == 0) source.gguf = std::move(part.header.metadata);
+    if (i == 0) {
+      if (has_key(part.header.metadata, "split.tensors.count")) {
+        MILLRACE_ASSIGN(total, part_key(part, "split.tensors.count", 0));
+      }
+      source.gguf = std::move(part.header.metadata);
+    }
     MILLRACE_TRY(add_file(source, std::move(part.file), std::move(part.header.tensors)));
   }
-  // Writers store this count as signed or unsigned.
-  MILLRACE_ASSIGN(const uint64_t total,
-                  get_uint_or(source.gguf, "split.tensors.count", source.tensors.size()));
-  if (total != source.tensors.size()) {
+  if (total && *total != source.tensors.size()) {
     return fail(Code::kInvalid, "{}: split.tensors.count is {}, but the parts hold {} tensors",
-                source.path, total, source.tensors.size());
+                source.path, *total, source.tensors.size());
   }
   return source;
 }

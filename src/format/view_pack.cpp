@@ -108,11 +108,7 @@ void pack_stream(const WeightLayout& layout, const Streams<const uint8_t>& from,
         const uint8_t* codes =
             from.base[0] + row * from.stride[0] + uint64_t{4 * kBits} * shape.groups * b;
         for (uint32_t g = 0; g < shape.groups; ++g, codes += 4 * kBits, record += 4 * kBits) {
-          if constexpr (kBits == 4) {
-            stream4_to_plane4(codes, record);
-          } else {
-            store_codes<kBits>(load_stream<kBits>(codes), record);
-          }
+          stream_to_words<kBits>(codes, record);
         }
       }
       interleave(shape.record, records, to);

@@ -272,6 +272,11 @@ TEST(GgufSplit, DamageIsNamed) {
       renamed.write("model.gguf", read_file(fixture("split-00001-of-00003.gguf")));
   EXPECT_MENTIONS(open_source(path).error().message, "its name does not end in");
 
+  TempFolder odd;
+  const std::string odd_path = odd.write(
+      "odd.gguf", Builder().key("split.count", kString, text("2")).tensor("t", {8}, 0, 0).file(32));
+  EXPECT_MENTIONS(open_source(odd_path).error().message, "odd.gguf: GGUF key 'split.count' is not");
+
   const auto part = [](uint16_t number, uint64_t total) {
     return Builder()
         .key("split.no", 2, le(number))
