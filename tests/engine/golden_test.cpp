@@ -1,0 +1,79 @@
+// Every family against the reference's logits and greedy continuation: in place and packed, float activations.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/engine_run.h"
+
+namespace millrace::test {
+namespace {
+
+constexpr double kBar = 2e-3;  // of the logit range
+
+std::vector<std::string> fixtures() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(repo("tests/data/golden"))) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Golden : public testing::TestWithParam<std::string> {
+ protected:
+  void check(const std::string& model, uint32_t chunk) {
+    const std::string expected = repo("tests/data/golden/" + GetParam() + "/expected.safetensors");
+    std::vector<uint64_t> shape;
+    const auto ids = read_tensor<int32_t>(expected, "input_ids");
+    const auto logits = read_tensor<float>(expected, "logits", &shape);
+    const auto greedy_ids = read_tensor<int32_t>(expected, "greedy_ids");
+    const auto greedy_logits = read_tensor<float>(expected, "greedy_logits");
+    ASSERT_EQ(shape.size(), 2u);
+    const uint64_t vocab = shape[1];
+    const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
+    const double range = static_cast<double>(*high) - *low;
+
+    EngineOptions options;
+    options.model = model;
+    options.activations = ActivationPrecision::kF32;
+    options.prefill_chunk = chunk;
+    options.threads = 2;
+    auto engine = Engine::open(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    uint32_t rows = 0;
+    double worst = 0;
+    auto status = (*engine)->score(std::vector<Token>(ids.begin(), ids.end()), [&](uint32_t position, const float* row) {
+      EXPECT_EQ(position, rows++);
+      for (uint64_t v = 0; v < vocab; ++v) worst = std::max(worst, std::abs(static_cast<double>(row[v]) - logits[position * vocab + v]));
+    });
+    ASSERT_TRUE(status) << status.error().message;
+    EXPECT_EQ(rows, ids.size());
+    EXPECT_LE(worst, kBar * range) << "range " << range;
+    RecordProperty("worst_over_range", std::to_string(worst / range));
+
+    Request request;
+    request.prompt_ids.assign(ids.begin(), ids.end());
+    request.max_tokens = static_cast<uint32_t>(greedy_ids.size());
+    request.ignore_eos = true;
+    auto done = (*engine)->generate(request);
+    ASSERT_TRUE(done) << done.error().message;
+    ASSERT_EQ(done->token_ids.size(), greedy_ids.size());
+    for (size_t i = 0; i < greedy_ids.size(); ++i) {
+      if (done->token_ids[i] == greedy_ids[i]) continue;
+      std::vector<float> row(greedy_logits.begin() + static_cast<std::ptrdiff_t>(i * vocab), greedy_logits.begin() + static_cast<std::ptrdiff_t>((i + 1) * vocab));
+      std::nth_element(row.begin(), row.begin() + 1, row.end(), std::greater<>());
+      EXPECT_LE(row[0] - row[1], kBar * range) << "greedy id " << i << " is " << done->token_ids[i] << ", not " << greedy_ids[i];
+      break;  // what follows another token is another text
+    }
+  }
+};
+
+TEST_P(Golden, InPlace) { check(repo("tests/data/golden/" + GetParam()), 0); }
+TEST_P(Golden, InPlaceOneByOne) { check(repo("tests/data/golden/" + GetParam()), 1); }
+TEST_P(Golden, Packed) {
+  TempFolder temp;
+  pack_to(repo("tests/data/golden/" + GetParam()), temp / "packed");
+  if (!HasFatalFailure()) check(temp / "packed", 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(fixtures()), [](const auto& fixture) { return fixture.param; });
+
+}  // namespace
+}  // namespace millrace::test
