@@ -50,17 +50,6 @@ std::string HelpFormatter::make_group(std::string group, bool is_positional,
   return text;
 }
 
-std::string HelpFormatter::make_groups(const CLI::App* app, CLI::AppFormatMode) const {
-  std::string text;
-  for (const std::string& group : app->get_groups()) {
-    const auto options = app->get_options([&group](const CLI::Option* option) {
-      return option->get_group() == group && option->nonpositional();
-    });
-    if (!group.empty() && !options.empty()) text += make_group(group, false, options);
-  }
-  return text;
-}
-
 std::string HelpFormatter::make_footer(const CLI::App* app) const {
   std::string text = app->get_footer();
   if (app->get_parent() != nullptr)

@@ -13,7 +13,6 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_group(std::string group, bool is_positional,
                          std::vector<const CLI::Option*> options) const override;
-  std::string make_groups(const CLI::App* app, CLI::AppFormatMode mode) const override;
   std::string make_footer(const CLI::App* app) const override;
 };
 
