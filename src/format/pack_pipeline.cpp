@@ -107,10 +107,6 @@ Status PackPipeline::make(const PackChunk& chunk, Slot& slot) {
     const auto to = slot.source[i].first(extent.bytes);
     MILLRACE_TRY(files_[extent.file].read(extent.offset, to));
     made.source[i] = to;
-    // Interleaved and transposed matrices come again with the next view: those stay in the cache.
-    if (!chunk.is_view || (chunk.view.row_step == 1 && !chunk.view.transposed)) {
-      files_[extent.file].drop(extent.offset, extent.bytes);
-    }
   }
   if (!chunk.is_view) {
     made.bytes = made.source[0];

@@ -1,11 +1,14 @@
 // The hash of every whole source file, computed along with packing.
 //
-// Pieces are made in the order of the forward pass, which is nearly that of most files: what comes by
-// at (or shortly after) the place up to which a file is hashed is taken from memory; the rest is read
-// again at the end. No byte is read more than twice.
+// Pieces are made in the order of the forward pass, which is nearly that of most files. Bytes that
+// come by where the hash of their file stands are taken from memory. Those that come early (the up
+// projections of a layer whose gates are not all read) stay in the page cache until their turn, as
+// long as the kernel has room: they are read again from there, or, at worst, from the disk. What is
+// hashed is dropped from the cache.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,10 +29,17 @@ class SourceHasher {
  private:
   struct State {
     std::unique_ptr<Hasher> hasher = std::make_unique<Hasher>();
-    uint64_t at = 0;  // hashed up to here
+    uint64_t at = 0;       // hashed up to here
+    uint64_t dropped = 0;  // out of the page cache up to here
+    std::map<uint64_t, uint64_t> early;  // begin -> end of what came before its turn
   };
+  Status read_to(uint32_t file, uint64_t end);
+  void keep(uint32_t file, uint64_t begin, uint64_t end);
+  void drop_behind(uint32_t file);
+
   const std::span<const InFile> files_;
   std::vector<State> states_;
+  uint64_t kept_ = 0;  // bytes that wait in the page cache
   AlignedBuffer block_;
 };
 

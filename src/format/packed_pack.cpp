@@ -31,7 +31,7 @@ class Packer {
     MILLRACE_ASSIGN(side_names_, find_side_files(*job_.source));
     MILLRACE_ASSIGN(out_state_, check_out(out_, job_.overwrite, is_packed_name));
     for (const SourceFile& file : job_.source->files) {
-      MILLRACE_ASSIGN(InFile in, InFile::open(file.path, true, true));
+      MILLRACE_ASSIGN(InFile in, InFile::open(file.path, true, false));
       if (in.size() != file.size) return changed(file);
       files_.push_back(std::move(in));
     }
