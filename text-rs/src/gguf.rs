@@ -240,7 +240,14 @@ fn listed_merges(vocab: &GgufVocab) -> Result<Merges, TextError> {
                 TextError::invalid(format!("tokenizer.ggml.merges[{i}] '{merge}' is not a pair"))
             })
     };
-    vocab.merges.iter().enumerate().map(split).collect()
+    let ids = vocab.ids().into_iter().collect::<ahash::AHashMap<_, _>>();
+    // A merge whose parts or result are no tokens can never take part in an encoding; the reference
+    // passes over it, where the library would refuse the whole vocabulary.
+    let possible = |pair: &Result<(String, String), TextError>| match pair {
+        Ok((l, r)) => ids.contains_key(l) && ids.contains_key(r) && ids.contains_key(&format!("{l}{r}")),
+        Err(_) => true,
+    };
+    vocab.merges.iter().enumerate().map(split).filter(possible).collect()
 }
 
 /// Every way to make a token from two others, best score first: what SentencePiece does implicitly.
