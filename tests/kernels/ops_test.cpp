@@ -36,7 +36,10 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size();
 }
 
-const Ops& best_ops() { return select_ops(Cpu::detect()); }
+const Ops& best_ops() {
+  static const Ops& ops = select_ops(Cpu::detect());
+  return ops;
+}
 
 // Runs `f(ops)` on the scalar and on the best operations and compares what it returns.
 void expect_same(const char* what, const std::function<std::vector<float>(const Ops&)>& f) {
