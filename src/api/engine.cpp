@@ -73,7 +73,6 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 
   impl->ledger = std::make_unique<stream::Ledger>(sizing.plan.ceiling);
   MILLRACE_TRY(impl->ledger->reserve(stream::Use::kProcess, sizing.plan.process_bytes));
-  MILLRACE_TRY(impl->ledger->reserve(stream::Use::kIo, sizing.io_scratch));
   MILLRACE_ASSIGN(impl->reader, make_reader(m, options, sizing, &impl->choices));
   stream::StoreOptions store_options;
   store_options.io_threads = sizing.io_threads;
