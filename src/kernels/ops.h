@@ -62,6 +62,10 @@ struct Ops {
                    void* k_block, void* v_block);
   // Online softmax over blocks cut at absolute multiples of 64; masked positions are not touched.
   void (*attention)(const AttentionArgs&);
+  // The same for several queries over the same blocks (dims, type and block tables equal; spans, sinks
+  // and the rest as they like): the bits of `attention` on each, with every key and value read once
+  // for four queries. Queries of one position or of near ones share most.
+  void (*attention_group)(const AttentionArgs* args, uint32_t count);
   void (*quantize_row)(const float* x, uint32_t cols, int8_t* q, float* scale, int16_t* sum);
   // Sources of vectors: f32/f16/bf16 bytes to f32.
   void (*f16_to_f32)(const uint16_t* x, uint64_t n, float* y);

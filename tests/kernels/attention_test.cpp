@@ -165,6 +165,40 @@ TEST(Attention, LaterPositionsDoNotMatter) {
   }
 }
 
+// Any set of spans together gives each query the bits it gets alone.
+TEST(Attention, GroupHasTheBitsOfEachAlone) {
+  std::mt19937 random(11);
+  const std::pair<uint32_t, uint32_t> dims[] = {{8, 8}, {12, 20}, {64, 64}, {96, 72}};
+  for (const auto& [key_dim, value_dim] : dims) {
+    for (const KvType type : {KvType::kF16, KvType::kF32}) {
+      const Cache cache(type, key_dim, value_dim, 200, key_dim);
+      for (uint32_t trial = 0; trial < 40; ++trial) {
+        const uint32_t count = 1 + trial % 7;
+        const float sink = 0.3f;
+        std::vector<std::vector<float>> q, out(count), alone(count);
+        std::vector<AttentionArgs> group;
+        for (uint32_t i = 0; i < count; ++i) q.push_back(random_query(key_dim, 10 * trial + i));
+        for (uint32_t i = 0; i < count; ++i) {
+          // Neighbouring rows of a pass, or anything.
+          uint32_t begin = trial % 2 == 0 ? 0 : random() % 200;
+          uint32_t end = trial % 2 == 0 ? 60 + trial + i : begin + random() % (201 - begin);
+          group.push_back(cache.args(q[i], begin, end, out[i]));
+          if (trial % 3 == 0) group[i].sink = &sink;
+          AttentionArgs one = group[i];
+          alone[i].assign(value_dim, 5.0f);
+          one.out = alone[i].data();
+          scalar_ops().attention(one);
+        }
+        for (const Ops* ops : {&scalar_ops(), &select_ops(Cpu::detect())}) {
+          for (auto& o : out) o.assign(value_dim, 9.0f);
+          ops->attention_group(group.data(), count);
+          for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(same(out[i], alone[i])) << trial;
+        }
+      }
+    }
+  }
+}
+
 TEST(Attention, StoreKvSameBytes) {
   for (const KvType type : {KvType::kF16, KvType::kF32}) {
     for (const uint32_t dim : {8u, 20u, 64u}) {

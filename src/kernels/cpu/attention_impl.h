@@ -137,6 +137,149 @@ inline void attend(const AttentionArgs& args) {
   for (uint32_t i = 0; i < dims; ++i) args.out[i] /= running.total;
 }
 
+// Several queries of one kv head (the heads of a group, the rows of a pass): each key and value is
+// read and widened once for all of them. Every chain is the one of attend(), so the bits are too.
+
+// Dots of kQueries queries with the 16 positions at `k`; dots [query][lanes of block].
+template <int kQueries, class T>
+inline void group_dot_positions(const AttentionArgs* args, const T* k, F8 (*dots)[kLanesOfBlock]) {
+  F8 low[kQueries], high[kQueries];
+  for (int i = 0; i < kQueries; ++i) low[i] = high[i] = set1(0.0f);
+  for (uint32_t d = 0; d < args->key_dim; ++d, k += kKvBlock) {
+    const F8 a = load_kv(k), b = load_kv(k + 8);
+    for (int i = 0; i < kQueries; ++i) {
+      const F8 x = set1(args[i].q[d]);
+      low[i] = fma(x, a, low[i]);
+      high[i] = fma(x, b, high[i]);
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    dots[i][0] = low[i];
+    dots[i][1] = high[i];
+  }
+}
+
+// As add_values for kQueries queries, two vectors of dims.
+template <int kQueries, class T>
+inline void group_add_values(const AttentionArgs* args, const float (*weights)[kKvBlock],
+                             const float* corrections, uint32_t low, uint32_t high, const T* v,
+                             uint32_t stride, uint32_t dim) {
+  F8 first[kQueries], second[kQueries];
+  for (int i = 0; i < kQueries; ++i) {
+    first[i] = load(args[i].out + dim) * set1(corrections[i]);
+    second[i] = load(args[i].out + dim + 8) * set1(corrections[i]);
+  }
+  for (uint32_t p = low; p < high; ++p) {
+    const F8 a = load_kv(v + p * stride), b = load_kv(v + p * stride + 8);
+    for (int i = 0; i < kQueries; ++i) {
+      const F8 w = set1(weights[i][p]);
+      first[i] = fma(w, a, first[i]);
+      second[i] = fma(w, b, second[i]);
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    store(args[i].out + dim, first[i]);
+    store(args[i].out + dim + 8, second[i]);
+  }
+}
+
+template <int kQueries, class T>
+inline void attend_group(const AttentionArgs* args) {
+  const uint32_t dims = args->value_dim;
+  Running running[kQueries];
+  uint32_t first_block = UINT32_MAX, end = 0;
+  for (int i = 0; i < kQueries; ++i) {
+    const AttentionArgs& a = args[i];
+    for (uint32_t d = 0; d < dims; ++d) a.out[d] = 0.0f;
+    running[i] = {a.sink ? *a.sink : -__builtin_inff(), a.sink ? 1.0f : 0.0f};
+    if (a.begin >= a.end) continue;
+    first_block = a.begin / kKvBlock < first_block ? a.begin / kKvBlock : first_block;
+    end = a.end > end ? a.end : end;
+  }
+  for (uint32_t block = first_block; block < UINT32_MAX / kKvBlock && block * kKvBlock < end;
+       ++block) {
+    const uint32_t start = block * kKvBlock;
+    const T* k = static_cast<const T*>(args->k_blocks[block]);
+    const T* v = static_cast<const T*>(args->v_blocks[block]);
+    // What each query sees of this block, what all see, and what any sees.
+    uint32_t low[kQueries], high[kQueries];
+    uint32_t all_low = 0, all_high = kKvBlock, any_low = kKvBlock, any_high = 0;
+    for (int i = 0; i < kQueries; ++i) {
+      const AttentionArgs& a = args[i];
+      low[i] = a.begin > start ? a.begin - start : 0;
+      high[i] = a.end <= start ? 0 : a.end - start < kKvBlock ? a.end - start : kKvBlock;
+      if (low[i] >= high[i]) low[i] = high[i] = 0;
+      all_low = low[i] > all_low ? low[i] : all_low;
+      all_high = high[i] < all_high ? high[i] : all_high;
+      any_low = high[i] != 0 && low[i] < any_low ? low[i] : any_low;
+      any_high = high[i] > any_high ? high[i] : any_high;
+    }
+    F8 dots[kQueries][kLanesOfBlock] = {};
+    for (uint32_t g = any_low / 16; 16 * g < any_high; ++g) {
+      F8 part[kQueries][kLanesOfBlock];
+      group_dot_positions<kQueries>(args, k + 16 * g, part);
+      for (int i = 0; i < kQueries; ++i) {
+        dots[i][2 * g] = part[i][0];
+        dots[i][2 * g + 1] = part[i][1];
+      }
+    }
+    float weights[kQueries][kKvBlock];
+    float corrections[kQueries];
+    for (int i = 0; i < kQueries; ++i) {
+      corrections[i] = 1.0f;
+      if (high[i] == 0) continue;
+      corrections[i] = block_weights(args[i], dots[i], low[i], high[i], running[i], weights[i]);
+    }
+    if (all_low >= all_high) all_low = all_high = kKvBlock;  // nothing in common: each alone
+    uint32_t d = 0;
+    for (; d + 16 <= dims; d += 16) {
+      for (int i = 0; i < kQueries; ++i) {
+        const uint32_t stop = high[i] < all_low ? high[i] : all_low;
+        if (low[i] >= stop) continue;
+        add_values<2>(weights[i], low[i], stop, v + d, dims, corrections[i], args[i].out + d);
+      }
+      if (all_low == all_high) continue;
+      float rest[kQueries];  // the correction is applied once
+      for (int i = 0; i < kQueries; ++i) rest[i] = low[i] < all_low ? 1.0f : corrections[i];
+      group_add_values<kQueries>(args, weights, rest, all_low, all_high, v + d, dims, d);
+      for (int i = 0; i < kQueries; ++i) {
+        if (all_high >= high[i]) continue;
+        add_values<2>(weights[i], all_high, high[i], v + d, dims, 1.0f, args[i].out + d);
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      if (high[i] == 0) continue;
+      for (uint32_t e = d; e < dims; ++e) {
+        float acc = args[i].out[e] * corrections[i];
+        for (uint32_t p = low[i]; p < high[i]; ++p) {
+          acc = fma1(weights[i][p], load_kv1(v + p * dims + e), acc);
+        }
+        args[i].out[e] = acc;
+      }
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    if (args[i].begin >= args[i].end) continue;
+    for (uint32_t d = 0; d < dims; ++d) args[i].out[d] /= running[i].total;
+  }
+}
+
+template <class T>
+inline void attend_all(const AttentionArgs* args, uint32_t count) {
+  for (; count >= 4; count -= 4, args += 4) attend_group<4, T>(args);
+  for (; count >= 2; count -= 2, args += 2) attend_group<2, T>(args);
+  if (count != 0) attend<T>(*args);
+}
+
+void attention_group(const AttentionArgs* args, uint32_t count) {
+  if (count == 0) return;
+  if (args->kv_type == KvType::kF16) {
+    attend_all<uint16_t>(args, count);
+  } else {
+    attend_all<float>(args, count);
+  }
+}
+
 void attention(const AttentionArgs& args) {
   if (args.kv_type == KvType::kF16) {
     attend<uint16_t>(args);

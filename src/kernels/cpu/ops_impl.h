@@ -277,9 +277,9 @@ void bf16_row(const uint16_t* x, uint64_t n, float* y) {
 }
 
 constexpr Ops make_ops(const char* name) {
-  return {name,      rms_norm,          layer_norm, add,     add_scaled, scale,      gated,
-          activate,  sigmoid_row,       softmax,    softcap, rope,       rope_table, store_kv,
-          attention, quantize_row_impl, f16_row,    bf16_row};
+  return {name,      rms_norm,        layer_norm,        add,     add_scaled, scale,      gated,
+          activate,  sigmoid_row,     softmax,           softcap, rope,       rope_table, store_kv,
+          attention, attention_group, quantize_row_impl, f16_row, bf16_row};
 }
 
 }  // namespace
