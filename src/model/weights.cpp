@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/numeric.h"
+#include "model/wants.h"
 
 namespace millrace::model {
 namespace {
@@ -31,12 +32,6 @@ class Builder {
   Expected<format::PieceTable> build(const std::vector<std::string>& drops, WeightAudit* audit);
 
  private:
-  struct Want {
-    Role role;
-    uint32_t rows = 0, cols = 0;  // rows == 0: a vector of cols elements
-    bool optional = false;
-  };
-
   Status embedding(PieceKind kind, Role role);
   Status layer(uint32_t i);
   Status experts(uint32_t i, const MoeSpec& moe);
@@ -233,14 +228,7 @@ Status Builder::experts(uint32_t i, const MoeSpec& moe) {
     piece.layer = static_cast<int32_t>(i);
     piece.expert = static_cast<int32_t>(e);
     piece.name = fmt::format("layers.{}.experts.{}", i, e);
-    MILLRACE_TRY(add(&piece, {Role::kGate, moe.width, spec_.hidden}));
-    MILLRACE_TRY(add(&piece, {Role::kUp, moe.width, spec_.hidden}));
-    MILLRACE_TRY(add(&piece, {Role::kDown, spec_.hidden, moe.width}));
-    if (moe.expert_bias) {
-      MILLRACE_TRY(add(&piece, {Role::kGateBias, 0, moe.width}));
-      MILLRACE_TRY(add(&piece, {Role::kUpBias, 0, moe.width}));
-      MILLRACE_TRY(add(&piece, {Role::kDownBias, 0, spec_.hidden}));
-    }
+    for (const Want& want : expert_wants(spec_, moe)) MILLRACE_TRY(add(&piece, want));
     close(std::move(piece));
   }
   return {};
@@ -248,64 +236,20 @@ Status Builder::experts(uint32_t i, const MoeSpec& moe) {
 
 Status Builder::layer(uint32_t i) {
   const LayerSpec& layer = spec_.layers[i];
-  const AttentionSpec& a = layer.attention;
-  const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim, o = a.heads * a.value_dim;
   Piece mixer;
   mixer.kind = PieceKind::kMixer;
   mixer.layer = static_cast<int32_t>(i);
   mixer.name = fmt::format("layers.{}.mixer", i);
-  std::vector<Want> wants;
-  if (layer.mixer_in_norm) wants.push_back({Role::kMixerInNorm, 0, spec_.hidden});
-  wants.push_back({Role::kQ, q, spec_.hidden});
-  wants.push_back({Role::kK, k, spec_.hidden});
-  wants.push_back({Role::kV, v, spec_.hidden});
-  wants.push_back({Role::kO, spec_.hidden, o});
-  if (a.q_bias) wants.push_back({Role::kQBias, 0, q});
-  if (a.k_bias) wants.push_back({Role::kKBias, 0, k});
-  if (a.v_bias) wants.push_back({Role::kVBias, 0, v});
-  if (a.o_bias) wants.push_back({Role::kOBias, 0, spec_.hidden});
-  if (a.qk_norm != QkNorm::kNone) {
-    const bool full = a.qk_norm == QkNorm::kFull;
-    wants.push_back({Role::kQNorm, 0, full ? q : a.key_dim});
-    wants.push_back({Role::kKNorm, 0, full ? k : a.key_dim});
-  }
-  if (a.sinks) wants.push_back({Role::kSinks, 0, a.heads});
-  if (layer.mixer_out_norm) wants.push_back({Role::kMixerOutNorm, 0, spec_.hidden});
-  for (const Want& want : wants) MILLRACE_TRY(add(&mixer, want));
+  for (const Want& want : mixer_wants(spec_, layer)) MILLRACE_TRY(add(&mixer, want));
   close(std::move(mixer));
 
-  const FfnSpec& f = layer.ffn;
   Piece ffn;
+  ffn.kind = layer.ffn.moe ? PieceKind::kRouter : PieceKind::kFfn;
   ffn.layer = static_cast<int32_t>(i);
-  wants.clear();
-  if (layer.ffn_in_norm) wants.push_back({Role::kFfnInNorm, 0, spec_.hidden});
-  if (f.moe) {
-    ffn.kind = PieceKind::kRouter;
-    ffn.name = fmt::format("layers.{}.router", i);
-    wants.push_back({Role::kRouter, f.moe->experts, spec_.hidden});
-    if (f.moe->router_bias) wants.push_back({Role::kRouterBias, 0, f.moe->experts});
-    if (f.moe->shared_width) {
-      wants.push_back({Role::kSharedGate, f.moe->shared_width, spec_.hidden});
-      wants.push_back({Role::kSharedUp, f.moe->shared_width, spec_.hidden});
-      wants.push_back({Role::kSharedDown, spec_.hidden, f.moe->shared_width});
-      if (f.moe->shared_gate) wants.push_back({Role::kSharedRouter, 1, spec_.hidden});
-    }
-  } else {
-    ffn.kind = PieceKind::kFfn;
-    ffn.name = fmt::format("layers.{}.ffn", i);
-    wants.push_back({Role::kGate, f.width, spec_.hidden});
-    wants.push_back({Role::kUp, f.width, spec_.hidden});
-    wants.push_back({Role::kDown, spec_.hidden, f.width});
-    if (f.bias) {
-      wants.push_back({Role::kGateBias, 0, f.width});
-      wants.push_back({Role::kUpBias, 0, f.width});
-      wants.push_back({Role::kDownBias, 0, spec_.hidden});
-    }
-  }
-  if (layer.ffn_out_norm) wants.push_back({Role::kFfnOutNorm, 0, spec_.hidden});
-  for (const Want& want : wants) MILLRACE_TRY(add(&ffn, want));
+  ffn.name = fmt::format("layers.{}.{}", i, layer.ffn.moe ? "router" : "ffn");
+  for (const Want& want : ffn_wants(spec_, layer)) MILLRACE_TRY(add(&ffn, want));
   close(std::move(ffn));
-  if (f.moe) MILLRACE_TRY(experts(i, *f.moe));
+  if (layer.ffn.moe) MILLRACE_TRY(experts(i, *layer.ffn.moe));
   return {};
 }
 
