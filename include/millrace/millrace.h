@@ -33,51 +33,56 @@ enum class KvPrecision : uint8_t { kF16, kF32 };
 enum class IoMode : uint8_t { kAuto, kDirect, kBuffered };
 
 struct EngineOptions {
-  std::string model;                    // a packed folder, a Hugging Face folder, or a .gguf
-  std::optional<uint64_t> memory;       // hard ceiling for the process, bytes; none: derived from physical memory and cgroup limits
-  std::optional<uint64_t> budget;       // bound of the weights arena alone, bytes
-  unsigned threads = 0;                 // compute threads; 0: one for each processor we may use
+  std::string model;               // a packed folder, a Hugging Face folder, or a .gguf
+  std::optional<uint64_t> memory;  // hard ceiling for the process, bytes; none: derived from
+                                   // physical memory and cgroup limits
+  std::optional<uint64_t> budget;  // bound of the weights arena alone, bytes
+  unsigned threads = 0;            // compute threads; 0: one for each processor we may use
   ActivationPrecision activations = ActivationPrecision::kInt8;
-  std::optional<KvPrecision> kv;        // none: f16, or f32 when activations are f32
-  uint32_t context = 0;                 // most positions of one request; 0: derived from the model and the ceiling
-  uint32_t max_requests = 1;            // requests that may hold KV at the same time
-  uint32_t prefill_chunk = 0;           // prompt rows in a step; 0: derived from the ceiling
+  std::optional<KvPrecision> kv;  // none: f16, or f32 when activations are f32
+  uint32_t context = 0;  // most positions of one request; 0: derived from the model and the ceiling
+  uint32_t max_requests = 1;   // requests that may hold KV at the same time
+  uint32_t prefill_chunk = 0;  // prompt rows in a step; 0: derived from the ceiling
   IoMode io = IoMode::kAuto;
-  unsigned io_threads = 0;              // 0: chosen
-  bool scalar_kernels = false;          // portable C++ only, for checking
+  unsigned io_threads = 0;                    // 0: chosen
+  bool scalar_kernels = false;                // portable C++ only, for checking
   std::function<void(std::string_view)> log;  // what was chosen, one line each
 };
 
 struct SamplingParams {
-  float temperature = 0.0f;   // 0: greedy
+  float temperature = 0.0f;  // 0: greedy
   float top_p = 1.0f;
-  uint32_t top_k = 0;         // 0: off
+  uint32_t top_k = 0;  // 0: off
   float min_p = 0.0f;
   uint64_t seed = 0;
 };
 
 struct Request {
-  std::string prompt;                // used when prompt_ids is empty; special tokens are added as the tokenizer says
+  std::string
+      prompt;  // used when prompt_ids is empty; special tokens are added as the tokenizer says
   std::vector<Token> prompt_ids;
   SamplingParams sampling;
   uint32_t max_tokens = 128;
   bool ignore_eos = false;
-  std::vector<std::string> stop;     // text that ends the output (not emitted)
-  uint32_t logits_top = 0;           // events carry the n largest logits of each position
+  std::vector<std::string> stop;  // text that ends the output (not emitted)
+  uint32_t logits_top = 0;        // events carry the n largest logits of each position
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 
-struct TokenLogit { Token id; float logit; };
+struct TokenLogit {
+  Token id;
+  float logit;
+};
 
 struct Event {
   uint64_t request = 0;
-  std::optional<Token> token;        // one committed token
-  std::string_view text;             // text that became complete with it (whole UTF-8 characters)
-  std::vector<TokenLogit> top;       // with Request::logits_top
+  std::optional<Token> token;   // one committed token
+  std::string_view text;        // text that became complete with it (whole UTF-8 characters)
+  std::vector<TokenLogit> top;  // with Request::logits_top
   FinishReason finish = FinishReason::kNone;
-  const Error* error = nullptr;      // with kError
-  uint32_t prompt_done = 0;          // prompt positions processed so far
+  const Error* error = nullptr;  // with kError
+  uint32_t prompt_done = 0;      // prompt positions processed so far
   uint32_t prompt_total = 0;
 };
 
@@ -87,36 +92,40 @@ struct Timings {
 };
 
 struct MemoryReport {
-  uint64_t ceiling = 0;       // bytes this process may use
-  uint64_t arena = 0;         // weights arena
+  uint64_t ceiling = 0;  // bytes this process may use
+  uint64_t arena = 0;    // weights arena
   uint64_t kv = 0;
   uint64_t activations = 0;
-  uint64_t process = 0;       // reserved for code, tokenizer, tables
-  uint64_t peak_rss = 0;      // VmHWM
+  uint64_t process = 0;   // reserved for code, tokenizer, tables
+  uint64_t peak_rss = 0;  // VmHWM
 };
 
 struct IoReport {
-  std::string mode;           // "direct" or "buffered"
+  std::string mode;  // "direct" or "buffered"
   uint64_t bytes_read = 0, reads = 0;
   uint64_t expert_hits = 0, expert_misses = 0;
-  double stall_s = 0;         // compute waited for the disk
+  double stall_s = 0;  // compute waited for the disk
 };
 
 // How a model lies under a ceiling; made before any weight is read.
 struct Plan {
-  std::string architecture, format;      // "qwen3_moe", "affine4"
+  std::string architecture, format;  // "qwen3_moe", "affine4"
   uint64_t parameters = 0;
-  uint64_t total_bytes = 0;              // all pieces
-  struct Kind { std::string name; uint64_t pieces = 0, bytes = 0, resident_bytes = 0; bool pinned = false; };
-  std::vector<Kind> kinds;               // embedding, mixer, ffn, router, expert, head
+  uint64_t total_bytes = 0;  // all pieces
+  struct Kind {
+    std::string name;
+    uint64_t pieces = 0, bytes = 0, resident_bytes = 0;
+    bool pinned = false;
+  };
+  std::vector<Kind> kinds;  // embedding, mixer, ffn, router, expert, head
   uint64_t ceiling = 0, budget = 0, kv_bytes = 0, activation_bytes = 0, process_bytes = 0;
-  uint64_t smallest_budget = 0;          // the least that runs
-  uint64_t comfortable_budget = 0;       // everything but experts pinned, and 40 % of the experts
-  uint64_t smallest_memory = 0;          // the least --memory that runs
+  uint64_t smallest_budget = 0;     // the least that runs
+  uint64_t comfortable_budget = 0;  // everything but experts pinned, and 40 % of the experts
+  uint64_t smallest_memory = 0;     // the least --memory that runs
   uint32_t context = 0, prefill_chunk = 0;
-  double bytes_per_token = 0;            // predicted, read from disk while decoding
-  double touched_per_token = 0;          // weight bytes the kernels read for one token
-  bool fits = false;                     // false: `why` says what is missing
+  double bytes_per_token = 0;    // predicted, read from disk while decoding
+  double touched_per_token = 0;  // weight bytes the kernels read for one token
+  bool fits = false;             // false: `why` says what is missing
   std::string why;
 };
 
@@ -133,10 +142,13 @@ class Model {
   static Expected<std::shared_ptr<Model>> open(const std::string& path);
   ~Model();
   const ModelInfo& info() const;
-  Expected<std::vector<Token>> tokenize(std::string_view text, bool add_special = true, bool parse_special = true) const;
+  Expected<std::vector<Token>> tokenize(std::string_view text, bool add_special = true,
+                                        bool parse_special = true) const;
   Expected<std::string> detokenize(const std::vector<Token>& ids) const;
-  // messages: JSON array of {role, content}; returns the rendered prompt (encode it with add_special = false).
-  Expected<std::string> apply_chat_template(const std::string& messages_json, bool add_generation_prompt = true) const;
+  // messages: JSON array of {role, content}; returns the rendered prompt (encode it with
+  // add_special = false).
+  Expected<std::string> apply_chat_template(const std::string& messages_json,
+                                            bool add_generation_prompt = true) const;
   const std::vector<Token>& stop_tokens() const;
 
   struct Impl;
@@ -148,7 +160,8 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
-// What open() would do, without reading weights. `disk_bytes_per_s` and `memory_bytes_per_s` are not needed here.
+// What open() would do, without reading weights. `disk_bytes_per_s` and `memory_bytes_per_s` are
+// not needed here.
 Expected<Plan> make_plan(const Model& model, const EngineOptions& options);
 
 class Engine {
@@ -166,15 +179,23 @@ class Engine {
   Expected<bool> step(const std::function<void(const Event&)>& on_event);
 
   // Convenience: submits, steps until that request ends, returns its tokens.
-  struct Completion { std::vector<Token> prompt_ids, token_ids; std::string text; FinishReason finish = FinishReason::kNone; Timings timings; };
-  Expected<Completion> generate(Request request, const std::function<bool(const Event&)>& on_event = {});
+  struct Completion {
+    std::vector<Token> prompt_ids, token_ids;
+    std::string text;
+    FinishReason finish = FinishReason::kNone;
+    Timings timings;
+  };
+  Expected<Completion> generate(Request request,
+                                const std::function<bool(const Event&)>& on_event = {});
 
-  // Teacher forcing: logits [ids.size(), vocab] of a whole sequence, row by row in order, without touching other requests.
-  Status score(const std::vector<Token>& ids, const std::function<void(uint32_t position, const float* logits)>& on_row);
+  // Teacher forcing: logits [ids.size(), vocab] of a whole sequence, row by row in order, without
+  // touching other requests.
+  Status score(const std::vector<Token>& ids,
+               const std::function<void(uint32_t position, const float* logits)>& on_row);
 
   MemoryReport memory() const;
   IoReport io() const;
-  std::map<std::string, std::string> choices() const;   // kernels, io mode, policy, kv, ...
+  std::map<std::string, std::string> choices() const;  // kernels, io mode, policy, kv, ...
 
  private:
   struct Impl;
@@ -188,18 +209,28 @@ struct PackOptions {
   std::function<void(uint64_t done, uint64_t total, std::string_view what)> progress;
   std::function<bool()> cancelled;
 };
-struct PackReport { uint64_t pieces = 0, bytes = 0; double seconds = 0; bool resumed = false; };
+struct PackReport {
+  uint64_t pieces = 0, bytes = 0;
+  double seconds = 0;
+  bool resumed = false;
+};
 Expected<PackReport> pack(const PackOptions& options);
 
-struct VerifyReport { uint64_t pieces = 0, bytes = 0; };
+struct VerifyReport {
+  uint64_t pieces = 0, bytes = 0;
+};
 // Every hash of a packed folder; the error names file, piece and offset of the first mismatch.
-Expected<VerifyReport> verify(const std::string& path, const std::function<void(uint64_t, uint64_t, std::string_view)>& progress = {});
+Expected<VerifyReport> verify(
+    const std::string& path,
+    const std::function<void(uint64_t, uint64_t, std::string_view)>& progress = {});
 
 // Writes the source files back, byte for byte, and checks them against the recorded hashes.
 Expected<PackReport> unpack(const PackOptions& options);
 
 // One row for each family this build runs.
-struct FamilyInfo { std::string name, aliases, gguf, mixer, ffn, streaming, kv, fixtures; };
+struct FamilyInfo {
+  std::string name, aliases, gguf, mixer, ffn, streaming, kv, fixtures;
+};
 std::vector<FamilyInfo> families();
 
 std::string_view version();

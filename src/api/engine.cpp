@@ -1,4 +1,5 @@
-// Engine: puts ledger, reader, store, KV, forward pass and scheduler together in the order of the reservations.
+// Engine: puts ledger, reader, store, KV, forward pass and scheduler together in the order of the
+// reservations.
 #include <chrono>
 
 #include "api/sizing.h"
@@ -15,7 +16,9 @@ namespace millrace {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -42,12 +45,15 @@ std::map<std::string, std::string> Engine::choices() const { return impl_->choic
 
 namespace {
 
-Expected<std::unique_ptr<stream::PieceReader>> make_reader(const Model::Impl& model, const EngineOptions& options, const Sizing& sizing,
-                                                           std::map<std::string, std::string>* choices) {
+Expected<std::unique_ptr<stream::PieceReader>> make_reader(
+    const Model::Impl& model, const EngineOptions& options, const Sizing& sizing,
+    std::map<std::string, std::string>* choices) {
   MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
   io::ModeFacts facts;
   facts.weights = sizing.plan.total_bytes;
-  facts.available = limit.available > sizing.residency.arena_bytes ? limit.available - sizing.residency.arena_bytes : 0;
+  facts.available = limit.available > sizing.residency.arena_bytes
+                        ? limit.available - sizing.residency.arena_bytes
+                        : 0;
   facts.ceiling = options.memory && *options.memory < limit.bytes;
   const auto request = options.io == IoMode::kDirect     ? io::Request::kDirect
                        : options.io == IoMode::kBuffered ? io::Request::kBuffered
@@ -55,7 +61,8 @@ Expected<std::unique_ptr<stream::PieceReader>> make_reader(const Model::Impl& mo
   const std::string& path = model.packed ? model.packed->files[0] : model.source().files[0].path;
   const io::ModeChoice choice = io::choose_mode(request, facts, path);
   (*choices)["io"] = choice.reason;
-  if (model.packed) return stream::make_packed_reader(*model.packed, model.table, {.mode = choice.mode});
+  if (model.packed)
+    return stream::make_packed_reader(*model.packed, model.table, {.mode = choice.mode});
   return stream::make_in_place_reader(model.source(), model.table, {.mode = choice.mode});
 }
 
@@ -76,15 +83,17 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   MILLRACE_ASSIGN(impl->reader, make_reader(m, options, sizing, &impl->choices));
   stream::StoreOptions store_options;
   store_options.io_threads = sizing.io_threads;
-  MILLRACE_ASSIGN(impl->store, stream::PieceStore::create(m.table, sizing.residency, *impl->reader, *impl->ledger, store_options));
+  MILLRACE_ASSIGN(impl->store, stream::PieceStore::create(m.table, sizing.residency, *impl->reader,
+                                                          *impl->ledger, store_options));
   MILLRACE_ASSIGN(impl->kv, model::KvPool::create(sizing.kv, *impl->ledger));
 
   const Cpu cpu = options.scalar_kernels ? Cpu::scalar() : Cpu::detect();
   const unsigned count = options.threads ? options.threads : std::max(1u, Cpu::detect().logical);
   impl->threads = std::make_unique<Threads>(count);
   MILLRACE_TRY(impl->store->load_pinned({}));
-  MILLRACE_ASSIGN(impl->forward, model::Forward::create(m.spec, m.table, *impl->store, impl->kv->shape(), *impl->threads, cpu, *impl->ledger,
-                                                        sizing.forward));
+  MILLRACE_ASSIGN(impl->forward,
+                  model::Forward::create(m.spec, m.table, *impl->store, impl->kv->shape(),
+                                         *impl->threads, cpu, *impl->ledger, sizing.forward));
   decode::SchedulerOptions so;
   so.context = sizing.plan.context;
   so.prefill_chunk = sizing.plan.prefill_chunk;
@@ -93,7 +102,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   so.max_logit_rows = sizing.forward.max_logit_rows;
   so.vocab = m.spec.vocab;
   so.allowed = m.tokenizer ? std::min(m.spec.vocab, m.tokenizer->vocab_size()) : m.spec.vocab;
-  impl->scheduler = std::make_unique<decode::Scheduler>(*impl->forward, *impl->kv, m.tokenizer ? &*m.tokenizer : nullptr, m.stops, so);
+  impl->scheduler = std::make_unique<decode::Scheduler>(
+      *impl->forward, *impl->kv, m.tokenizer ? &*m.tokenizer : nullptr, m.stops, so);
   impl->load_s = seconds_since(start);
 
   auto& c = impl->choices;
@@ -108,7 +118,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   c["context"] = std::to_string(sizing.plan.context);
   c["prefill_chunk"] = std::to_string(sizing.plan.prefill_chunk);
   c["drafter"] = "none";
-  if (!m.audit.dropped.empty()) c["dropped_tensors"] = fmt::format("{}", fmt::join(m.audit.dropped, ", "));
+  if (!m.audit.dropped.empty())
+    c["dropped_tensors"] = fmt::format("{}", fmt::join(m.audit.dropped, ", "));
   if (options.log) {
     for (const auto& [key, value] : c) options.log(key + ": " + value);
   }
@@ -124,9 +135,12 @@ Expected<uint64_t> Engine::submit(Request request) {
 
 void Engine::cancel(uint64_t request) { impl_->scheduler->cancel(request); }
 
-Expected<bool> Engine::step(const std::function<void(const Event&)>& on_event) { return impl_->scheduler->step(on_event); }
+Expected<bool> Engine::step(const std::function<void(const Event&)>& on_event) {
+  return impl_->scheduler->step(on_event);
+}
 
-Expected<Engine::Completion> Engine::generate(Request request, const std::function<bool(const Event&)>& on_event) {
+Expected<Engine::Completion> Engine::generate(Request request,
+                                              const std::function<bool(const Event&)>& on_event) {
   if (request.prompt_ids.empty()) {
     MILLRACE_ASSIGN(request.prompt_ids, impl_->model->tokenize(request.prompt));
   }
@@ -163,7 +177,8 @@ Expected<Engine::Completion> Engine::generate(Request request, const std::functi
   return out;
 }
 
-Status Engine::score(const std::vector<Token>& ids, const std::function<void(uint32_t, const float*)>& on_row) {
+Status Engine::score(const std::vector<Token>& ids,
+                     const std::function<void(uint32_t, const float*)>& on_row) {
   return impl_->scheduler->score(ids, on_row);
 }
 

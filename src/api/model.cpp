@@ -18,7 +18,8 @@ std::string formats_of(const format::PieceTable& table) {
     for (const auto& tensor : piece.tensors) {
       if (tensor.view.vector) continue;
       std::string name(format::name(tensor.view.layout.format));
-      if (tensor.view.layout.format == format::WeightFormat::kAffine) name += fmt::format("{}", tensor.view.layout.bits);
+      if (tensor.view.layout.format == format::WeightFormat::kAffine)
+        name += fmt::format("{}", tensor.view.layout.bits);
       bytes[name] += tensor.bytes;
     }
   }
@@ -33,14 +34,16 @@ std::string formats_of(const format::PieceTable& table) {
 uint64_t parameters_of(const format::PieceTable& table) {
   uint64_t total = 0;
   for (const auto& piece : table.pieces) {
-    for (const auto& tensor : piece.tensors) total += uint64_t{tensor.view.layout.rows} * tensor.view.layout.cols;
+    for (const auto& tensor : piece.tensors)
+      total += uint64_t{tensor.view.layout.rows} * tensor.view.layout.cols;
   }
   return total;
 }
 
 }  // namespace
 
-Status build_model(const format::ModelSource& source, model::ModelSpec* spec, format::PieceTable* table, model::WeightAudit* audit) {
+Status build_model(const format::ModelSource& source, model::ModelSpec* spec,
+                   format::PieceTable* table, model::WeightAudit* audit) {
   MILLRACE_ASSIGN(auto config, model::Config::from_source(source));
   MILLRACE_ASSIGN(const model::Family* family, model::find_family(config));
   spec->family = family->name;
@@ -68,7 +71,10 @@ const std::vector<Token>& Model::stop_tokens() const { return impl_->stops; }
 Expected<std::shared_ptr<Model>> Model::open(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    return fail(Code::kNotFound, "{}: no such file or folder; a model is a packed folder, a Hugging Face folder, or a .gguf file", path);
+    return fail(Code::kNotFound,
+                "{}: no such file or folder; a model is a packed folder, a Hugging Face folder, or "
+                "a .gguf file",
+                path);
   }
   auto impl = std::make_unique<Impl>();
   if (format::is_packed_folder(path)) {
@@ -93,17 +99,23 @@ Expected<std::shared_ptr<Model>> Model::open(const std::string& path) {
   info.vocab = impl->spec.vocab;
   info.max_context = impl->spec.max_context;
   for (const auto& layer : impl->spec.layers) {
-    if (layer.ffn.moe) info.experts = layer.ffn.moe->experts, info.experts_used = layer.ffn.moe->used;
+    if (layer.ffn.moe)
+      info.experts = layer.ffn.moe->experts, info.experts_used = layer.ffn.moe->used;
   }
   info.parameters = parameters_of(impl->table);
   info.packed = impl->packed.has_value();
   info.has_chat_template = impl->chat.has_value();
-  malloc_trim(0);  // parsing headers and vocabularies leaves holes that would count against the ceiling
+  malloc_trim(
+      0);  // parsing headers and vocabularies leaves holes that would count against the ceiling
   return std::shared_ptr<Model>(new Model(std::move(impl)));
 }
 
-Expected<std::vector<Token>> Model::tokenize(std::string_view text, bool add_special, bool parse_special) const {
-  if (!impl_->tokenizer) return fail(Code::kNotFound, "{}: there is no tokenizer.json, so text cannot be encoded; give --prompt-ids", impl_->info.path);
+Expected<std::vector<Token>> Model::tokenize(std::string_view text, bool add_special,
+                                             bool parse_special) const {
+  if (!impl_->tokenizer)
+    return fail(Code::kNotFound,
+                "{}: there is no tokenizer.json, so text cannot be encoded; give --prompt-ids",
+                impl_->info.path);
   EncodeOptions options;
   options.add_special = add_special;
   options.control = parse_special ? ControlText::kParse : ControlText::kLiteral;
@@ -112,12 +124,18 @@ Expected<std::vector<Token>> Model::tokenize(std::string_view text, bool add_spe
 }
 
 Expected<std::string> Model::detokenize(const std::vector<Token>& ids) const {
-  if (!impl_->tokenizer) return fail(Code::kNotFound, "{}: there is no tokenizer.json, so ids cannot be decoded", impl_->info.path);
-  return impl_->tokenizer->decode(std::vector<uint32_t>(ids.begin(), ids.end()), {.skip_special = false, .continuation = false});
+  if (!impl_->tokenizer)
+    return fail(Code::kNotFound, "{}: there is no tokenizer.json, so ids cannot be decoded",
+                impl_->info.path);
+  return impl_->tokenizer->decode(std::vector<uint32_t>(ids.begin(), ids.end()),
+                                  {.skip_special = false, .continuation = false});
 }
 
-Expected<std::string> Model::apply_chat_template(const std::string& messages_json, bool add_generation_prompt) const {
-  if (!impl_->chat) return fail(Code::kNotFound, "{}: the model has no chat template; use a plain prompt", impl_->info.path);
+Expected<std::string> Model::apply_chat_template(const std::string& messages_json,
+                                                 bool add_generation_prompt) const {
+  if (!impl_->chat)
+    return fail(Code::kNotFound, "{}: the model has no chat template; use a plain prompt",
+                impl_->info.path);
   ChatInput input;
   input.messages = messages_json;
   input.add_generation_prompt = add_generation_prompt;
@@ -141,11 +159,16 @@ std::string_view version() { return MILLRACE_VERSION; }
 
 std::string_view name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kNone: return "none";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kError: return "error";
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "?";
 }

@@ -31,7 +31,8 @@ struct Model::Impl {
 };
 
 // Spec and piece table of a source (the architecture's part of opening a model).
-Status build_model(const format::ModelSource& source, model::ModelSpec* spec, format::PieceTable* table, model::WeightAudit* audit);
+Status build_model(const format::ModelSource& source, model::ModelSpec* spec,
+                   format::PieceTable* table, model::WeightAudit* audit);
 
 // Tokenizer and template from a Hugging Face folder's files or from GGUF metadata.
 Status load_text(const format::ModelSource& source, const std::string& folder, Model::Impl* model);

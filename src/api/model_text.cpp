@@ -41,7 +41,8 @@ Expected<GgufVocab> gguf_vocab(const format::GgufMetadata& meta) {
   }
   if (has_key(meta, "tokenizer.ggml.precompiled_charsmap")) {
     MILLRACE_ASSIGN(const auto bytes, get_ints(meta, "tokenizer.ggml.precompiled_charsmap"));
-    for (const int64_t byte : bytes) vocab.precompiled_charsmap.push_back(static_cast<uint8_t>(byte));
+    for (const int64_t byte : bytes)
+      vocab.precompiled_charsmap.push_back(static_cast<uint8_t>(byte));
   }
   MILLRACE_TRY(optional_id("tokenizer.ggml.bos_token_id", &vocab.bos));
   MILLRACE_TRY(optional_id("tokenizer.ggml.eos_token_id", &vocab.eos));
@@ -52,7 +53,8 @@ Expected<GgufVocab> gguf_vocab(const format::GgufMetadata& meta) {
   MILLRACE_TRY(optional_flag("tokenizer.ggml.add_bos_token", &vocab.add_bos));
   MILLRACE_TRY(optional_flag("tokenizer.ggml.add_eos_token", &vocab.add_eos));
   MILLRACE_TRY(optional_flag("tokenizer.ggml.add_space_prefix", &vocab.add_space_prefix));
-  MILLRACE_TRY(optional_flag("tokenizer.ggml.remove_extra_whitespaces", &vocab.remove_extra_whitespaces));
+  MILLRACE_TRY(
+      optional_flag("tokenizer.ggml.remove_extra_whitespaces", &vocab.remove_extra_whitespaces));
   MILLRACE_ASSIGN(vocab.name, get_string_or(meta, "general.name", ""));
   MILLRACE_ASSIGN(vocab.hf_json, get_string_or(meta, "tokenizer.huggingface.json", ""));
   return vocab;
@@ -78,14 +80,18 @@ Status load_gguf_text(const format::ModelSource& source, Model::Impl* model) {
   auto tokenizer = Tokenizer::from_gguf(vocab);
   if (!tokenizer) return with_context(source.path, tokenizer.error());
   model->tokenizer = std::move(*tokenizer);
-  for (const uint32_t id : model->tokenizer->eos_ids()) model->stops.push_back(static_cast<Token>(id));
+  for (const uint32_t id : model->tokenizer->eos_ids())
+    model->stops.push_back(static_cast<Token>(id));
   std::vector<TemplateSource> templates;
-  MILLRACE_ASSIGN(const auto text, format::get_string_or(source.gguf, "tokenizer.chat_template", ""));
+  MILLRACE_ASSIGN(const auto text,
+                  format::get_string_or(source.gguf, "tokenizer.chat_template", ""));
   if (!text.empty()) templates.push_back({"default", text});
   if (format::has_key(source.gguf, "tokenizer.chat_templates")) {
-    MILLRACE_ASSIGN(const auto* names, format::get_strings(source.gguf, "tokenizer.chat_templates"));
+    MILLRACE_ASSIGN(const auto* names,
+                    format::get_strings(source.gguf, "tokenizer.chat_templates"));
     for (const auto& name : *names) {
-      MILLRACE_ASSIGN(auto named, format::get_string_or(source.gguf, "tokenizer.chat_template." + name, ""));
+      MILLRACE_ASSIGN(auto named,
+                      format::get_string_or(source.gguf, "tokenizer.chat_template." + name, ""));
       if (!named.empty()) templates.push_back({name, std::move(named)});
     }
   }

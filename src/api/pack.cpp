@@ -20,7 +20,8 @@ PackReport report(const format::PackResult& result, std::chrono::steady_clock::t
 
 Expected<PackReport> pack(const PackOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  if (format::is_packed_folder(options.source)) return fail(Code::kInvalid, "{}: is packed already", options.source);
+  if (format::is_packed_folder(options.source))
+    return fail(Code::kInvalid, "{}: is packed already", options.source);
   MILLRACE_ASSIGN(const auto source, format::open_source(options.source));
   model::ModelSpec spec;
   format::PieceTable table;
@@ -37,14 +38,17 @@ Expected<PackReport> pack(const PackOptions& options) {
   return report(result, start);
 }
 
-Expected<VerifyReport> verify(const std::string& path, const std::function<void(uint64_t, uint64_t, std::string_view)>& progress) {
+Expected<VerifyReport> verify(
+    const std::string& path,
+    const std::function<void(uint64_t, uint64_t, std::string_view)>& progress) {
   MILLRACE_ASSIGN(const auto result, format::verify_packed(path, progress));
   return VerifyReport{result.pieces, result.bytes};
 }
 
 Expected<PackReport> unpack(const PackOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  if (!format::is_packed_folder(options.source)) return fail(Code::kInvalid, "{}: is not a packed folder", options.source);
+  if (!format::is_packed_folder(options.source))
+    return fail(Code::kInvalid, "{}: is not a packed folder", options.source);
   MILLRACE_ASSIGN(const auto packed, format::open_packed(options.source));
   model::ModelSpec spec;
   format::PieceTable table;

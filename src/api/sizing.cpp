@@ -11,19 +11,23 @@ namespace millrace {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-// Beyond what is resident when sizes are decided: thread stacks, heap of the token loop, page tables.
+// Beyond what is resident when sizes are decided: thread stacks, heap of the token loop, page
+// tables.
 constexpr uint64_t kProcessSlack = 24 * kMiB;
 // What a whole machine keeps for others when no ceiling is given.
 constexpr uint64_t kSystemReserve = 1024 * kMiB;
 
-model::ForwardOptions forward_options(const EngineOptions& options, const model::ModelSpec& spec, uint32_t context, uint32_t chunk, uint32_t requests) {
+model::ForwardOptions forward_options(const EngineOptions& options, const model::ModelSpec& spec,
+                                      uint32_t context, uint32_t chunk, uint32_t requests) {
   model::ForwardOptions out;
-  out.activations = options.activations == ActivationPrecision::kF32 ? kernels::Activations::kF32 : kernels::Activations::kInt8;
+  out.activations = options.activations == ActivationPrecision::kF32 ? kernels::Activations::kF32
+                                                                     : kernels::Activations::kInt8;
   out.max_rows = chunk + requests - 1;
   out.max_context = context;
   // Prompt scoring wants logits of whole chunks; 32 MiB of them at most.
   const uint64_t rows = 32 * kMiB / (uint64_t{spec.vocab} * sizeof(float));
-  out.max_logit_rows = static_cast<uint32_t>(std::clamp<uint64_t>(rows, std::min(requests, out.max_rows), out.max_rows));
+  out.max_logit_rows = static_cast<uint32_t>(
+      std::clamp<uint64_t>(rows, std::min(requests, out.max_rows), out.max_rows));
   return out;
 }
 
@@ -42,7 +46,8 @@ Expected<uint64_t> reader_scratch(const Model::Impl& model) {
   return most;
 }
 
-void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits, Plan* plan) {
+void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits,
+                    Plan* plan) {
   std::map<format::PieceKind, Plan::Kind> kinds;
   std::map<format::PieceKind, uint64_t> pinned;
   for (size_t p = 0; p < model.table.pieces.size(); ++p) {
@@ -55,7 +60,8 @@ void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& resid
     if (fits && residency.pinned[p]) pinned[piece.kind] += 1;
   }
   if (fits) {
-    for (const auto& c : residency.classes) kinds[c.kind].resident_bytes += c.slot_bytes * (uint64_t{c.pinned} + c.shared);
+    for (const auto& c : residency.classes)
+      kinds[c.kind].resident_bytes += c.slot_bytes * (uint64_t{c.pinned} + c.shared);
   }
   for (auto& [id, kind] : kinds) {
     kind.pinned = pinned[id] == kind.pieces;
@@ -76,8 +82,10 @@ void predict_traffic(const Model::Impl& model, const stream::ResidencyPlan& resi
     if (piece.kind != format::PieceKind::kExpert) continue;
     const auto& moe = *model.spec.layers[static_cast<size_t>(piece.layer)].ffn.moe;
     const auto& c = residency.classes[residency.class_of[p]];
-    const double fired = static_cast<double>(moe.used) / moe.experts * static_cast<double>(piece.bytes);
-    const double held = std::min(1.0, static_cast<double>(c.pinned + c.shared) / std::max(1u, c.pieces));
+    const double fired =
+        static_cast<double>(moe.used) / moe.experts * static_cast<double>(piece.bytes);
+    const double held =
+        std::min(1.0, static_cast<double>(c.pinned + c.shared) / std::max(1u, c.pieces));
     plan->touched_per_token += fired;
     plan->bytes_per_token += fired * (1.0 - held);
   }
@@ -100,7 +108,8 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
     s.ceiling_source = "--memory";
   } else {
     const uint64_t reserve = std::min(kSystemReserve, limit.bytes / 8);
-    plan.ceiling = std::min(limit.bytes - reserve, std::max(limit.available + stream::current_rss(), limit.bytes / 4));
+    plan.ceiling = std::min(limit.bytes - reserve,
+                            std::max(limit.available + stream::current_rss(), limit.bytes / 4));
     s.ceiling_source = limit.source;
   }
   plan.process_bytes = stream::current_rss() + kProcessSlack;
@@ -108,18 +117,28 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   MILLRACE_ASSIGN(const uint64_t scratch, reader_scratch(model));
   s.io_scratch = scratch * s.io_threads;
 
-  // Context: what was asked for, else as much as the model was made for, up to 4096 and a quarter of the ceiling.
-  const auto kv_type = options.kv ? (*options.kv == KvPrecision::kF32 ? kernels::KvType::kF32 : kernels::KvType::kF16)
+  // Context: what was asked for, else as much as the model was made for, up to 4096 and a quarter
+  // of the ceiling.
+  const auto kv_type = options.kv ? (*options.kv == KvPrecision::kF32 ? kernels::KvType::kF32
+                                                                      : kernels::KvType::kF16)
                        : options.activations == ActivationPrecision::kF32 ? kernels::KvType::kF32
                                                                           : kernels::KvType::kF16;
   if (options.context > spec.max_context) {
-    return fail(Code::kInvalid, "--context {} is longer than the {} positions this model was made for", options.context, spec.max_context);
+    return fail(Code::kInvalid,
+                "--context {} is longer than the {} positions this model was made for",
+                options.context, spec.max_context);
   }
   uint32_t context = options.context ? options.context : std::min(spec.max_context, 4096u);
-  uint32_t chunk = options.prefill_chunk ? std::min(options.prefill_chunk, context) : std::min(256u, context);
-  auto kv_bytes = [&] { return model::KvShape::make(spec, kv_type, context, chunk, requests).bytes(); };
+  uint32_t chunk =
+      options.prefill_chunk ? std::min(options.prefill_chunk, context) : std::min(256u, context);
+  auto kv_bytes = [&] {
+    return model::KvShape::make(spec, kv_type, context, chunk, requests).bytes();
+  };
   while (!options.context && context > 256 && kv_bytes() > plan.ceiling / 4) context /= 2;
-  auto buffer_bytes = [&] { return model::Forward::buffer_bytes(spec, forward_options(options, spec, context, chunk, requests), s.kv); };
+  auto buffer_bytes = [&] {
+    return model::Forward::buffer_bytes(
+        spec, forward_options(options, spec, context, chunk, requests), s.kv);
+  };
   while (!options.prefill_chunk && chunk > 16 && buffer_bytes() > plan.ceiling / 10) chunk /= 2;
   chunk = std::min(chunk, context);
   s.kv = model::KvShape::make(spec, kv_type, context, chunk, requests);
@@ -132,7 +151,8 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   stream::Demand demand;
   demand.tied_head = spec.tied;
   for (const auto& layer : spec.layers) {
-    if (layer.ffn.moe) demand.experts_per_token = std::max(demand.experts_per_token, layer.ffn.moe->used);
+    if (layer.ffn.moe)
+      demand.experts_per_token = std::max(demand.experts_per_token, layer.ffn.moe->used);
   }
   const uint64_t fixed = plan.process_bytes + plan.kv_bytes + plan.activation_bytes + s.io_scratch;
   const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
@@ -151,13 +171,17 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   } else if (residency.error().code != Code::kNoMemory) {
     return tl::make_unexpected(residency.error());
   } else if (options.budget && *options.budget < whole.smallest_budget) {
-    plan.why = fmt::format("--budget {} is too small for the working set of one layer; the smallest that works is {}", *options.budget, whole.smallest_budget);
+    plan.why = fmt::format(
+        "--budget {} is too small for the working set of one layer; the smallest that works is {}",
+        *options.budget, whole.smallest_budget);
   } else {
     plan.why = fmt::format(
-        "a ceiling of {} bytes ({}) leaves {} for weights after {} for the process, {} for KV and {} for activations and reading; the weights "
-        "need at least {}. The smallest --memory that works is {}; a smaller --context or --prefill-chunk lowers it",
-        plan.ceiling, s.ceiling_source, left, plan.process_bytes, plan.kv_bytes, plan.activation_bytes + s.io_scratch, whole.smallest_budget,
-        plan.smallest_memory);
+        "a ceiling of {} bytes ({}) leaves {} for weights after {} for the process, {} for KV and "
+        "{} for activations and reading; the weights "
+        "need at least {}. The smallest --memory that works is {}; a smaller --context or "
+        "--prefill-chunk lowers it",
+        plan.ceiling, s.ceiling_source, left, plan.process_bytes, plan.kv_bytes,
+        plan.activation_bytes + s.io_scratch, whole.smallest_budget, plan.smallest_memory);
   }
   describe_kinds(model, s.residency, plan.fits, &plan);
   return s;

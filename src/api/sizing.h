@@ -9,13 +9,13 @@
 namespace millrace {
 
 struct Sizing {
-  Plan plan;                          // for people
-  stream::ResidencyPlan residency;    // valid when plan.fits
+  Plan plan;                        // for people
+  stream::ResidencyPlan residency;  // valid when plan.fits
   model::KvShape kv;
   model::ForwardOptions forward;
-  uint64_t io_scratch = 0;            // bytes of the readers' bounce buffers
+  uint64_t io_scratch = 0;  // bytes of the readers' bounce buffers
   unsigned io_threads = 4;
-  std::string ceiling_source;         // "physical memory", "cgroup ...", "--memory"
+  std::string ceiling_source;  // "physical memory", "cgroup ...", "--memory"
 };
 
 // Never fails because of memory: then plan.fits is false and plan.why says what is missing.

@@ -28,16 +28,16 @@ inline tl::unexpected<Error> with_context(std::string_view context, Error error)
 #define MILLRACE_CONCAT(a, b) MILLRACE_CONCAT_INNER(a, b)
 
 // Returns the error of a Status or Expected from the enclosing function.
-#define MILLRACE_TRY(expression)                                                        \
-  do {                                                                                  \
-    auto&& millrace_status = (expression);                                              \
+#define MILLRACE_TRY(expression)                                                          \
+  do {                                                                                    \
+    auto&& millrace_status = (expression);                                                \
     if (!millrace_status) return tl::make_unexpected(std::move(millrace_status.error())); \
   } while (false)
 
 // `MILLRACE_ASSIGN(auto file, File::open(path));`
 #define MILLRACE_ASSIGN(target, expression) \
   MILLRACE_ASSIGN_INNER(MILLRACE_CONCAT(millrace_result_, __LINE__), target, expression)
-#define MILLRACE_ASSIGN_INNER(result, target, expression)                    \
-  auto result = (expression);                                                \
-  if (!result) return tl::make_unexpected(std::move(result.error()));        \
+#define MILLRACE_ASSIGN_INNER(result, target, expression)             \
+  auto result = (expression);                                         \
+  if (!result) return tl::make_unexpected(std::move(result.error())); \
   target = std::move(*result)

@@ -1,8 +1,8 @@
 // A fixed set of worker threads for data-parallel loops inside the token loop.
 //
 // parallel() cuts [0, count) into contiguous ranges, one a thread, always the same cut for the same
-// count and thread number; results may not depend on the cut (kernel contract). The caller is thread 0.
-// Workers spin briefly between calls, then sleep.
+// count and thread number; results may not depend on the cut (kernel contract). The caller is
+// thread 0. Workers spin briefly between calls, then sleep.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,17 @@ class Threads {
 
   unsigned count() const;
 
-  // Calls body(context, begin, end, thread) on every thread whose range is not empty; returns when all are done.
-  // `grain` is the least worth giving to a thread: fewer threads take part when count is small.
+  // Calls body(context, begin, end, thread) on every thread whose range is not empty; returns when
+  // all are done. `grain` is the least worth giving to a thread: fewer threads take part when count
+  // is small.
   using Body = void (*)(void* context, uint64_t begin, uint64_t end, unsigned thread);
   void run(uint64_t count, uint64_t grain, Body body, void* context);
 
   template <class F>
   void parallel(uint64_t count, uint64_t grain, F&& f) {
-    run(count, grain, [](void* c, uint64_t b, uint64_t e, unsigned t) { (*static_cast<F*>(c))(b, e, t); }, &f);
+    run(
+        count, grain,
+        [](void* c, uint64_t b, uint64_t e, unsigned t) { (*static_cast<F*>(c))(b, e, t); }, &f);
   }
 
  private:

@@ -21,7 +21,8 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint3
   return counter;
 }
 
-// Natural logarithm of a positive normal double in plain arithmetic, so that every machine draws the same token.
+// Natural logarithm of a positive normal double in plain arithmetic, so that every machine draws
+// the same token.
 double natural_log(double x) {
   uint64_t bits = std::bit_cast<uint64_t>(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -46,8 +47,9 @@ double natural_exp(double x) {
 }  // namespace
 
 double gumbel(uint64_t seed, uint64_t position, uint32_t id) {
-  const auto bits = philox({id, static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0},
-                           {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const auto bits =
+      philox({id, static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0},
+             {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   // 52 bits, strictly inside (0, 1).
   const uint64_t wide = (uint64_t{bits[0]} << 20) ^ bits[1];
   const double u = (static_cast<double>(wide & 0xfffffffffffffull) + 0.5) * 0x1p-52;
@@ -73,11 +75,14 @@ Token Sampler::sample(std::span<const float> logits, uint64_t position) {
     if (!std::isnan(logits[i])) order_[kept++] = i;
   }
   if (kept == 0) return 0;
-  auto before = [&](uint32_t a, uint32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+  auto before = [&](uint32_t a, uint32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
   const double t = params_.temperature;
   const bool ordered = params_.top_p < 1.0f;
   if (params_.top_k > 0 && params_.top_k < kept) {
-    std::nth_element(order_.begin(), order_.begin() + params_.top_k - 1, order_.begin() + kept, before);
+    std::nth_element(order_.begin(), order_.begin() + params_.top_k - 1, order_.begin() + kept,
+                     before);
     kept = params_.top_k;
   }
   const float largest = logits[*std::min_element(order_.begin(), order_.begin() + kept, before)];
@@ -86,7 +91,8 @@ Token Sampler::sample(std::span<const float> logits, uint64_t position) {
     double total = 0;
     scaled_.resize(kept);
     for (uint32_t i = 0; i < kept; ++i) {
-      scaled_[i] = static_cast<float>(natural_exp((static_cast<double>(logits[order_[i]]) - largest) / t));
+      scaled_[i] =
+          static_cast<float>(natural_exp((static_cast<double>(logits[order_[i]]) - largest) / t));
       total += scaled_[i];
     }
     double sum = 0;
@@ -96,7 +102,9 @@ Token Sampler::sample(std::span<const float> logits, uint64_t position) {
   }
   if (params_.min_p > 0.0f) {
     const double floor = natural_log(std::max<double>(params_.min_p, 1e-300)) * t + largest;
-    const auto end = std::partition(order_.begin(), order_.begin() + kept, [&](uint32_t i) { return logits[i] >= floor || logits[i] == largest; });
+    const auto end = std::partition(order_.begin(), order_.begin() + kept, [&](uint32_t i) {
+      return logits[i] >= floor || logits[i] == largest;
+    });
     kept = static_cast<uint32_t>(end - order_.begin());
   }
   Token best = 0;
@@ -104,15 +112,19 @@ Token Sampler::sample(std::span<const float> logits, uint64_t position) {
   for (uint32_t i = 0; i < kept; ++i) {
     const uint32_t id = order_[i];
     const double noisy = static_cast<double>(logits[id]) / t + gumbel(params_.seed, position, id);
-    if (noisy > value || (noisy == value && static_cast<Token>(id) < best)) value = noisy, best = static_cast<Token>(id);
+    if (noisy > value || (noisy == value && static_cast<Token>(id) < best))
+      value = noisy, best = static_cast<Token>(id);
   }
   return best;
 }
 
 Status check(const SamplingParams& p) {
-  if (!(p.temperature >= 0.0f) || p.temperature > 100.0f) return fail(Code::kInvalid, "temperature must be from 0 to 100, not {}", p.temperature);
-  if (!(p.top_p > 0.0f) || p.top_p > 1.0f) return fail(Code::kInvalid, "top_p must be above 0 and at most 1, not {}", p.top_p);
-  if (!(p.min_p >= 0.0f) || p.min_p > 1.0f) return fail(Code::kInvalid, "min_p must be from 0 to 1, not {}", p.min_p);
+  if (!(p.temperature >= 0.0f) || p.temperature > 100.0f)
+    return fail(Code::kInvalid, "temperature must be from 0 to 100, not {}", p.temperature);
+  if (!(p.top_p > 0.0f) || p.top_p > 1.0f)
+    return fail(Code::kInvalid, "top_p must be above 0 and at most 1, not {}", p.top_p);
+  if (!(p.min_p >= 0.0f) || p.min_p > 1.0f)
+    return fail(Code::kInvalid, "min_p must be from 0 to 1, not {}", p.min_p);
   return {};
 }
 

@@ -9,22 +9,27 @@ namespace millrace::decode {
 struct Scheduler::Active {
   uint64_t id = 0;
   Request request;
-  std::vector<Token> ids;        // prompt and committed tokens
-  uint32_t prompt = 0;           // how many of them are the prompt
-  uint32_t done = 0;             // positions whose KV is committed
-  uint32_t step_rows = 0;        // rows in the current step
+  std::vector<Token> ids;  // prompt and committed tokens
+  uint32_t prompt = 0;     // how many of them are the prompt
+  uint32_t done = 0;       // positions whose KV is committed
+  uint32_t step_rows = 0;  // rows in the current step
   bool cancelled = false, finished = false;
   Sampler sampler;
   StopText stop;
   std::optional<Detokenizer> detokenizer;
   std::unique_ptr<model::KvSequence> sequence;  // with a KV page of its own once admitted
 
-  Active(Request r, const SchedulerOptions& o) : request(std::move(r)), sampler(request.sampling, o.allowed), stop(request.stop) {}
+  Active(Request r, const SchedulerOptions& o)
+      : request(std::move(r)), sampler(request.sampling, o.allowed), stop(request.stop) {}
 };
 
-Scheduler::Scheduler(model::Forward& forward, model::KvPool& pool, const Tokenizer* tokenizer, std::vector<Token> stops,
-                     const SchedulerOptions& options)
-    : forward_(forward), pool_(pool), tokenizer_(tokenizer), stops_(std::move(stops)), options_(options) {}
+Scheduler::Scheduler(model::Forward& forward, model::KvPool& pool, const Tokenizer* tokenizer,
+                     std::vector<Token> stops, const SchedulerOptions& options)
+    : forward_(forward),
+      pool_(pool),
+      tokenizer_(tokenizer),
+      stops_(std::move(stops)),
+      options_(options) {}
 Scheduler::~Scheduler() = default;
 
 Expected<uint64_t> Scheduler::submit(Request request) {
@@ -33,18 +38,23 @@ Expected<uint64_t> Scheduler::submit(Request request) {
   if (ids.empty()) return fail(Code::kInvalid, "the prompt has no tokens");
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= options_.vocab) {
-      return fail(Code::kInvalid, "prompt id {} at position {} is outside the vocabulary (0 to {})", ids[i], i, options_.vocab - 1);
+      return fail(Code::kInvalid, "prompt id {} at position {} is outside the vocabulary (0 to {})",
+                  ids[i], i, options_.vocab - 1);
     }
   }
   if (request.max_tokens == 0) return fail(Code::kInvalid, "at least one token must be asked for");
   if (ids.size() + 1 > options_.context) {
-    return fail(Code::kInvalid, "the prompt has {} tokens and the context holds {}; give a larger --context", ids.size(), options_.context);
+    return fail(Code::kInvalid,
+                "the prompt has {} tokens and the context holds {}; give a larger --context",
+                ids.size(), options_.context);
   }
   auto active = std::make_unique<Active>(std::move(request), options_);
   active->id = next_id_++;
   active->ids = active->request.prompt_ids;
   active->prompt = static_cast<uint32_t>(active->ids.size());
-  if (tokenizer_) active->detokenizer.emplace(*tokenizer_, DecodeOptions{.skip_special = true, .continuation = true});
+  if (tokenizer_)
+    active->detokenizer.emplace(*tokenizer_,
+                                DecodeOptions{.skip_special = true, .continuation = true});
   queue_.push_back(std::move(active));
   return next_id_ - 1;
 }
@@ -63,7 +73,8 @@ void Scheduler::admit() {
   }
 }
 
-// Decode rows first, so that a long prompt never stalls running requests; the rest of the step is prompt.
+// Decode rows first, so that a long prompt never stalls running requests; the rest of the step is
+// prompt.
 void Scheduler::compose() {
   rows_.clear();
   auto add = [&](Active& a, uint32_t n) {
@@ -88,7 +99,8 @@ void Scheduler::compose() {
   }
 }
 
-void Scheduler::finish(Active& a, FinishReason reason, const Error* error, const std::function<void(const Event&)>& on_event) {
+void Scheduler::finish(Active& a, FinishReason reason, const Error* error,
+                       const std::function<void(const Event&)>& on_event) {
   std::string text;
   if (!a.stop.stopped()) {
     if (a.detokenizer) text = a.stop.push(a.detokenizer->flush());
@@ -106,12 +118,15 @@ void Scheduler::finish(Active& a, FinishReason reason, const Error* error, const
   on_event(event);
 }
 
-void Scheduler::take_token(Active& a, std::span<const float> logits, const std::function<void(const Event&)>& on_event) {
+void Scheduler::take_token(Active& a, std::span<const float> logits,
+                           const std::function<void(const Event&)>& on_event) {
   const Token token = a.sampler.sample(logits, a.ids.size());
   a.ids.push_back(token);
-  const bool stop_id = !a.request.ignore_eos && std::find(stops_.begin(), stops_.end(), token) != stops_.end();
+  const bool stop_id =
+      !a.request.ignore_eos && std::find(stops_.begin(), stops_.end(), token) != stops_.end();
   std::string text;
-  if (a.detokenizer && !stop_id) text = a.stop.push(a.detokenizer->push(static_cast<uint32_t>(token)));
+  if (a.detokenizer && !stop_id)
+    text = a.stop.push(a.detokenizer->push(static_cast<uint32_t>(token)));
 
   Event event;
   event.request = a.id;
@@ -119,7 +134,8 @@ void Scheduler::take_token(Active& a, std::span<const float> logits, const std::
   event.text = text;
   event.prompt_done = event.prompt_total = a.prompt;
   if (a.request.logits_top) {
-    const uint32_t n = std::min<uint32_t>(a.request.logits_top, static_cast<uint32_t>(logits.size()));
+    const uint32_t n =
+        std::min<uint32_t>(a.request.logits_top, static_cast<uint32_t>(logits.size()));
     std::vector<uint32_t> top(n);
     kernels::top_k(logits.data(), static_cast<uint32_t>(logits.size()), n, top.data());
     for (const uint32_t id : top) event.top.push_back({static_cast<Token>(id), logits[id]});
@@ -127,7 +143,8 @@ void Scheduler::take_token(Active& a, std::span<const float> logits, const std::
   on_event(event);
   if (stop_id || a.stop.stopped()) return finish(a, FinishReason::kStop, nullptr, on_event);
   const uint64_t generated = a.ids.size() - a.prompt;
-  if (generated >= a.request.max_tokens || a.ids.size() >= options_.context) finish(a, FinishReason::kLength, nullptr, on_event);
+  if (generated >= a.request.max_tokens || a.ids.size() >= options_.context)
+    finish(a, FinishReason::kLength, nullptr, on_event);
 }
 
 Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event) {
@@ -155,11 +172,13 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
     std::erase_if(active_, [](const auto& a) { return a->finished; });
     return !active_.empty() || !queue_.empty();
   }
-  // Logits come in row order: the order of the requests as compose() added them, decode rows before prompts.
+  // Logits come in row order: the order of the requests as compose() added them, decode rows before
+  // prompts.
   std::vector<Active*> owners;
   for (const model::Row& row : rows_) {
     if (!row.logits) continue;
-    auto owner = std::find_if(active_.begin(), active_.end(), [&](const auto& a) { return a->sequence.get() == row.sequence; });
+    auto owner = std::find_if(active_.begin(), active_.end(),
+                              [&](const auto& a) { return a->sequence.get() == row.sequence; });
     owners.push_back(owner->get());
   }
   for (auto& a : active_) {
@@ -174,18 +193,25 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
       on_event(event);
     }
   }
-  for (size_t i = 0; i < owners.size(); ++i) take_token(*owners[i], logits->subspan(i * options_.vocab, options_.vocab), on_event);
+  for (size_t i = 0; i < owners.size(); ++i)
+    take_token(*owners[i], logits->subspan(i * options_.vocab, options_.vocab), on_event);
   std::erase_if(active_, [](const auto& a) { return a->finished; });
   return !active_.empty() || !queue_.empty();
 }
 
-Status Scheduler::score(const std::vector<Token>& ids, const std::function<void(uint32_t, const float*)>& on_row) {
-  if (ids.size() > options_.context) return fail(Code::kInvalid, "{} tokens do not fit a context of {}", ids.size(), options_.context);
+Status Scheduler::score(const std::vector<Token>& ids,
+                        const std::function<void(uint32_t, const float*)>& on_row) {
+  if (ids.size() > options_.context)
+    return fail(Code::kInvalid, "{} tokens do not fit a context of {}", ids.size(),
+                options_.context);
   for (const Token id : ids) {
-    if (id < 0 || static_cast<uint32_t>(id) >= options_.vocab) return fail(Code::kInvalid, "token id {} is outside the vocabulary (0 to {})", id, options_.vocab - 1);
+    if (id < 0 || static_cast<uint32_t>(id) >= options_.vocab)
+      return fail(Code::kInvalid, "token id {} is outside the vocabulary (0 to {})", id,
+                  options_.vocab - 1);
   }
   model::KvSequence sequence(pool_);
-  const uint32_t chunk = std::min({options_.prefill_chunk, options_.max_logit_rows, options_.max_rows});
+  const uint32_t chunk =
+      std::min({options_.prefill_chunk, options_.max_logit_rows, options_.max_rows});
   for (uint32_t at = 0; at < ids.size();) {
     const auto n = static_cast<uint32_t>(std::min<size_t>(chunk, ids.size() - at));
     MILLRACE_TRY(sequence.reserve(at + n));

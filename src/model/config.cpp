@@ -8,15 +8,56 @@ namespace {
 
 // Keys of published configs that do not change what a forward pass computes.
 constexpr std::array kHarmless = {
-    "_name_or_path", "_sliding_window_pattern", "architectures", "attention_dropout", "auto_map", "bos_token_id",
-    "cache_implementation", "classifier_dropout", "dtype", "embd_pdrop", "eos_token_id", "hidden_dropout",
-    "initializer_range", "initial_context_length", "is_llama_config", "max_window_layers", "mlp_dropout", "model_type",
-    "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
-    "problem_type", "quantization", "quantization_config", "resid_pdrop", "return_dict", "rope_interleaved",
-    "router_aux_loss_coef", "router_jitter_noise", "swiglu_limit", "torch_dtype", "transformers_version",
-    "use_cache", "vocab_size", "max_position_embeddings", "id2label", "label2id", "unk_token_id", "sep_token_id",
-    "tie_word_embeddings", "rms_norm_eps", "model_max_length", "pad_token", "transformers.js_config",
-    "use_bidirectional_attention", "num_local_experts", "decoder_start_token_id", "experts_implementation",
+    "_name_or_path",
+    "_sliding_window_pattern",
+    "architectures",
+    "attention_dropout",
+    "auto_map",
+    "bos_token_id",
+    "cache_implementation",
+    "classifier_dropout",
+    "dtype",
+    "embd_pdrop",
+    "eos_token_id",
+    "hidden_dropout",
+    "initializer_range",
+    "initial_context_length",
+    "is_llama_config",
+    "max_window_layers",
+    "mlp_dropout",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "problem_type",
+    "quantization",
+    "quantization_config",
+    "resid_pdrop",
+    "return_dict",
+    "rope_interleaved",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "swiglu_limit",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "vocab_size",
+    "max_position_embeddings",
+    "id2label",
+    "label2id",
+    "unk_token_id",
+    "sep_token_id",
+    "tie_word_embeddings",
+    "rms_norm_eps",
+    "model_max_length",
+    "pad_token",
+    "transformers.js_config",
+    "use_bidirectional_attention",
+    "num_local_experts",
+    "decoder_start_token_id",
+    "experts_implementation",
 };
 
 }  // namespace
@@ -35,7 +76,8 @@ Expected<Config> Config::from_source(const format::ModelSource& source) {
   Config config(*source.config, source.path + "/config.json");
   config.model_type_ = config.text("model_type", "");
   if (config.model_type_.empty()) {
-    return fail(Code::kInvalid, "{}: 'model_type' is missing; it names the architecture", config.where_);
+    return fail(Code::kInvalid, "{}: 'model_type' is missing; it names the architecture",
+                config.where_);
   }
   return config;
 }
@@ -75,8 +117,10 @@ uint32_t Config::uint(const std::string& key, uint32_t fallback) {
   const auto* value = find(key);
   if (!value) return fallback;
   const double number_value = value->is_number() ? value->get<double>() : -1.0;
-  if (number_value < 0 || number_value > 2147483647.0 || number_value != static_cast<double>(static_cast<uint32_t>(number_value))) {
-    fail_key(key, fmt::format("must be a whole number from 0 to 2147483647, not {}", value->dump().substr(0, 80)));
+  if (number_value < 0 || number_value > 2147483647.0 ||
+      number_value != static_cast<double>(static_cast<uint32_t>(number_value))) {
+    fail_key(key, fmt::format("must be a whole number from 0 to 2147483647, not {}",
+                              value->dump().substr(0, 80)));
     return fallback;
   }
   return static_cast<uint32_t>(number_value);
@@ -127,7 +171,8 @@ void Config::ignore(std::initializer_list<const char*> keys) {
 void Config::expect(const std::string& key, const nlohmann::json& only) {
   const auto* value = find(key);
   if (!value || *value == only || *value == nlohmann::json(false)) return;
-  fail_key(key, fmt::format("is {}; only {} is supported for '{}'", value->dump().substr(0, 80), only.dump(), model_type_));
+  fail_key(key, fmt::format("is {}; only {} is supported for '{}'", value->dump().substr(0, 80),
+                            only.dump(), model_type_));
 }
 
 Status Config::status() const {
@@ -141,10 +186,12 @@ Status Config::finish() const {
   for (const auto& [key, value] : values_.items()) {
     if (value.is_null() || value == nlohmann::json(false) || read_.contains(key)) continue;
     if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
-    unknown += fmt::format("{}'{}' = {}", unknown.empty() ? "" : ", ", key, value.dump().substr(0, 60));
+    unknown +=
+        fmt::format("{}'{}' = {}", unknown.empty() ? "" : ", ", key, value.dump().substr(0, 60));
   }
   if (unknown.empty()) return {};
-  return fail(Code::kUnsupported, "{}: not understood for '{}', and may change the result: {}", where_, model_type_, unknown);
+  return fail(Code::kUnsupported, "{}: not understood for '{}', and may change the result: {}",
+              where_, model_type_, unknown);
 }
 
 }  // namespace millrace::model

@@ -1,5 +1,5 @@
-// Reads a model's configuration and remembers which keys were understood: what is left over and is not known to be
-// harmless is an error (a key we do not know may change the math).
+// Reads a model's configuration and remembers which keys were understood: what is left over and is
+// not known to be harmless is an error (a key we do not know may change the math).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,9 +13,11 @@ namespace millrace::model {
 
 class Config {
  public:
-  // Hugging Face: config.json as it stands. GGUF: metadata translated to the same keys (see config_gguf.cpp).
+  // Hugging Face: config.json as it stands. GGUF: metadata translated to the same keys (see
+  // config_gguf.cpp).
   static Expected<Config> from_source(const format::ModelSource& source);
-  explicit Config(nlohmann::json values, std::string where) : values_(std::move(values)), where_(std::move(where)) {}
+  explicit Config(nlohmann::json values, std::string where)
+      : values_(std::move(values)), where_(std::move(where)) {}
 
   const std::string& model_type() const { return model_type_; }
   bool is_gguf() const { return gguf_; }
@@ -28,7 +30,7 @@ class Config {
   double number(const std::string& key, double fallback);
   bool flag(const std::string& key, bool fallback);
   std::string text(const std::string& key, const std::string& fallback);
-  nlohmann::json json(const std::string& key);               // null when absent
+  nlohmann::json json(const std::string& key);  // null when absent
 
   // Marks keys as understood without reading them.
   void ignore(std::initializer_list<const char*> keys);

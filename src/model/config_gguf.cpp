@@ -53,8 +53,8 @@ constexpr std::array kRopeKeys = {
 // Say nothing about the math of a causal language model, or are settled by tensors.
 constexpr std::array kIgnored = {
     std::string_view("rope.scaling.finetuned"), std::string_view("attention.causal"),
-    std::string_view("tokenizer_pre"), std::string_view("attention.layer_norm_epsilon"),
-    std::string_view("rope.scale_linear"), std::string_view("tensor_data_layout"),
+    std::string_view("tokenizer_pre"),          std::string_view("attention.layer_norm_epsilon"),
+    std::string_view("rope.scale_linear"),      std::string_view("tensor_data_layout"),
 };
 
 nlohmann::json to_json(const format::GgufValue& value) {
@@ -74,9 +74,11 @@ nlohmann::json to_json(const format::GgufValue& value) {
 
 Expected<nlohmann::json> gguf_config(const format::ModelSource& source) {
   auto found = source.gguf.find("general.architecture");
-  const auto* arch = found == source.gguf.end() ? nullptr : std::get_if<std::string>(&found->second.value);
+  const auto* arch =
+      found == source.gguf.end() ? nullptr : std::get_if<std::string>(&found->second.value);
   if (!arch || arch->empty()) {
-    return fail(Code::kInvalid, "{}: metadata 'general.architecture' is missing or not a string", source.path);
+    return fail(Code::kInvalid, "{}: metadata 'general.architecture' is missing or not a string",
+                source.path);
   }
   nlohmann::json config = {{"model_type", *arch}};
   nlohmann::json rope = nlohmann::json::object();
@@ -92,11 +94,13 @@ Expected<nlohmann::json> gguf_config(const format::ModelSource& source) {
       if (pair.gguf == suffix) rope[pair.key] = to_json(value), known = true;
     }
     for (const auto ignored : kIgnored) known = known || ignored == suffix;
-    if (!known) config[key] = to_json(value);  // left for the family, or for Config::finish to refuse
+    if (!known)
+      config[key] = to_json(value);  // left for the family, or for Config::finish to refuse
   }
   if (!rope.empty()) config["rope_scaling"] = rope;
   config["tie_word_embeddings"] = source.find("output.weight") == nullptr;
-  if (const auto* embedding = source.find("token_embd.weight"); embedding && embedding->shape.size() == 2) {
+  if (const auto* embedding = source.find("token_embd.weight");
+      embedding && embedding->shape.size() == 2) {
     config["vocab_size"] = embedding->shape[0];
   }
   return config;

@@ -45,8 +45,12 @@ Extents::Extents(const ModelSpec& spec) {
     kv_v = std::max(kv_v, a.kv_heads * a.value_dim);
     kv_heads = std::max(kv_heads, a.kv_heads);
     attended = std::max(attended, a.heads * a.value_dim);
-    width = std::max(width, layer.ffn.moe ? std::max(layer.ffn.moe->width, layer.ffn.moe->shared_width) : layer.ffn.width);
-    if (layer.ffn.moe) experts = std::max(experts, layer.ffn.moe->experts), used = std::max(used, layer.ffn.moe->used);
+    width =
+        std::max(width, layer.ffn.moe ? std::max(layer.ffn.moe->width, layer.ffn.moe->shared_width)
+                                      : layer.ffn.width);
+    if (layer.ffn.moe)
+      experts = std::max(experts, layer.ffn.moe->experts),
+      used = std::max(used, layer.ffn.moe->used);
   }
   for (const RopeSpec& rope : spec.ropes) rope_pairs = std::max(rope_pairs, rope.dims / 2);
   vectors = std::max({spec.hidden, q, kv_k, kv_v, width, experts, attended});
@@ -86,7 +90,8 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
   return c.bytes();
 }
 
-uint64_t Forward::buffer_bytes(const ModelSpec& spec, const ForwardOptions& options, const KvShape&) {
+uint64_t Forward::buffer_bytes(const ModelSpec& spec, const ForwardOptions& options,
+                               const KvShape&) {
   Carver counter(nullptr);
   Buffers buffers;
   return carve(counter, spec, options, &buffers);
@@ -99,7 +104,9 @@ int Held::find(Role role) const {
   return -1;
 }
 
-Forward::Forward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { impl_->on_route = &on_route; }
+Forward::Forward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  impl_->on_route = &on_route;
+}
 Forward::~Forward() = default;
 
 Forward::Impl::~Impl() {
@@ -108,10 +115,14 @@ Forward::Impl::~Impl() {
   ledger.release(stream::Use::kActivations, mapped);
 }
 
-Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec, const format::PieceTable& table, stream::PieceStore& store,
-                                                   const KvShape& kv, Threads& threads, const Cpu& cpu, stream::Ledger& ledger,
+Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
+                                                   const format::PieceTable& table,
+                                                   stream::PieceStore& store, const KvShape& kv,
+                                                   Threads& threads, const Cpu& cpu,
+                                                   stream::Ledger& ledger,
                                                    const ForwardOptions& options) {
-  auto impl = std::make_unique<Impl>(spec, table, store, kv, threads, ledger, options, kernels::select_ops(cpu));
+  auto impl = std::make_unique<Impl>(spec, table, store, kv, threads, ledger, options,
+                                     kernels::select_ops(cpu));
   const uint64_t bytes = buffer_bytes(spec, options, kv);
   MILLRACE_TRY(ledger.reserve(stream::Use::kActivations, bytes));
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -131,19 +142,32 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec, const 
   for (uint32_t p = 0; p < table.pieces.size(); ++p) {
     const format::Piece& piece = table.pieces[p];
     for (const auto& tensor : piece.tensors) {
-      impl->kernel_of[p].push_back(tensor.view.vector ? nullptr : &kernels::select_matmul(tensor.view.layout, options.activations, cpu));
+      impl->kernel_of[p].push_back(
+          tensor.view.vector
+              ? nullptr
+              : &kernels::select_matmul(tensor.view.layout, options.activations, cpu));
     }
     const auto layer = static_cast<size_t>(piece.layer);
     switch (piece.kind) {
-      case PieceKind::kEmbedding: impl->embedding.push_back(p); break;
-      case PieceKind::kHead: impl->head.push_back(p); break;
-      case PieceKind::kMixer: impl->mixer[layer] = p; break;
+      case PieceKind::kEmbedding:
+        impl->embedding.push_back(p);
+        break;
+      case PieceKind::kHead:
+        impl->head.push_back(p);
+        break;
+      case PieceKind::kMixer:
+        impl->mixer[layer] = p;
+        break;
       case PieceKind::kFfn:
-      case PieceKind::kRouter: impl->ffn[layer] = p; break;
+      case PieceKind::kRouter:
+        impl->ffn[layer] = p;
+        break;
       case PieceKind::kExpert:
         if (piece.expert == 0) impl->first_expert[layer] = p;
         break;
-      case PieceKind::kFinal: impl->final_piece = p; break;
+      case PieceKind::kFinal:
+        impl->final_piece = p;
+        break;
     }
   }
   if (spec.tied) impl->head = impl->embedding;
@@ -157,7 +181,8 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec, const 
   if (const float* factors = impl->vector(held, Role::kRopeFactors, &slot)) {
     for (RopeSpec& rope : impl->ropes) {
       for (uint32_t j = 0; j < rope.dims / 2; ++j) {
-        if (!(factors[j] > 0)) return fail(Code::kCorrupt, "rope factor {} is {}, not positive", j, factors[j]);
+        if (!(factors[j] > 0))
+          return fail(Code::kCorrupt, "rope factor {} is {}, not positive", j, factors[j]);
         rope.inv_freq[j] /= factors[j];
       }
     }
@@ -188,7 +213,8 @@ const float* Forward::Impl::vector(const Held& held, Role role, uint32_t* slot) 
   const auto& tensor = held.piece->tensors[static_cast<size_t>(t)];
   const std::byte* from = held.data + tensor.offset;
   const uint32_t n = tensor.view.layout.cols;
-  if (tensor.view.layout.format == format::WeightFormat::kF32) return reinterpret_cast<const float*>(from);
+  if (tensor.view.layout.format == format::WeightFormat::kF32)
+    return reinterpret_cast<const float*>(from);
   float* out = b.vectors + uint64_t{(*slot)++} * Extents(spec).vectors;
   if (tensor.view.layout.format == format::WeightFormat::kF16) {
     ops.f16_to_f32(reinterpret_cast<const uint16_t*>(from), n, out);
@@ -207,12 +233,13 @@ bool Forward::Impl::quantizes(const Held& held, Role role) const {
 void Forward::Impl::quantize(RowBuffer& buffer, uint32_t n) {
   const uint64_t padded = round_up(buffer.cols, format::kGroup);
   over_rows(n, buffer.cols, [&](uint32_t r) {
-    ops.quantize_row(buffer.f32 + uint64_t{r} * buffer.cols, buffer.cols, buffer.q + r * padded, buffer.scale + r * (padded / 32),
-                     buffer.sum + r * (padded / 16));
+    ops.quantize_row(buffer.f32 + uint64_t{r} * buffer.cols, buffer.cols, buffer.q + r * padded,
+                     buffer.scale + r * (padded / 32), buffer.sum + r * (padded / 16));
   });
 }
 
-void Forward::Impl::push(const Held& held, Role role, const kernels::Rows& in, float* out, uint64_t stride) {
+void Forward::Impl::push(const Held& held, Role role, const kernels::Rows& in, float* out,
+                         uint64_t stride) {
   const auto t = static_cast<size_t>(held.find(role));
   const auto& tensor = held.piece->tensors[t];
   Job job;
@@ -228,7 +255,9 @@ void Forward::Impl::push(const Held& held, Role role, const kernels::Rows& in, f
 void Forward::Impl::flush() {
   uint64_t tiles = 0;
   uint64_t bytes = 0;
-  for (const Job& job : jobs) tiles += job.args.tile_end, bytes += format::tile_bytes(job.args.weight.layout) * job.args.tile_end;
+  for (const Job& job : jobs)
+    tiles += job.args.tile_end,
+        bytes += format::tile_bytes(job.args.weight.layout) * job.args.tile_end;
   // A thread is worth waking for a few microseconds of work: 32 KiB of weights.
   const uint64_t grain = std::max<uint64_t>(1, tiles * 32768 / std::max<uint64_t>(bytes, 1));
   threads.parallel(tiles, grain, [&](uint64_t begin, uint64_t end, unsigned) {
@@ -249,12 +278,13 @@ void Forward::Impl::flush() {
 
 void Forward::Impl::norm(const float* in, const float* w, uint32_t n, float* out) {
   over_rows(n, spec.hidden, [&](uint32_t r) {
-    ops.rms_norm(in + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne, spec.norm_eps, spec.hidden,
-                 out + uint64_t{r} * spec.hidden);
+    ops.rms_norm(in + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne,
+                 spec.norm_eps, spec.hidden, out + uint64_t{r} * spec.hidden);
   });
 }
 
-void Forward::Impl::add_bias(float* out, uint64_t stride, uint32_t cols, uint32_t n, const float* bias) {
+void Forward::Impl::add_bias(float* out, uint64_t stride, uint32_t cols, uint32_t n,
+                             const float* bias) {
   if (!bias) return;
   for (uint32_t r = 0; r < n; ++r) ops.add(out + r * stride, bias, cols);
 }
@@ -275,7 +305,8 @@ Status Forward::Impl::embed() {
   std::vector<uint32_t> order(count);
   for (uint32_t r = 0; r < count; ++r) order[r] = r;
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t c) {
-    return static_cast<uint32_t>(rows[a].token) / embedding_rows < static_cast<uint32_t>(rows[c].token) / embedding_rows;
+    return static_cast<uint32_t>(rows[a].token) / embedding_rows <
+           static_cast<uint32_t>(rows[c].token) / embedding_rows;
   });
   for (uint32_t i = 0; i < count;) {
     const uint32_t part = static_cast<uint32_t>(rows[order[i]].token) / embedding_rows;
@@ -297,7 +328,8 @@ void Forward::Impl::rope_tables() {
   for (size_t k = 0; k < ropes.size(); ++k) {
     over_rows(count, pairs * 8, [&](uint32_t r) {
       const uint64_t at = (k * options.max_rows + r) * pairs;
-      ops.rope_table(static_cast<float>(rows[r].position), ropes[k].inv_freq.data(), ropes[k].scale, ropes[k].dims / 2, b.cos + at, b.sin + at);
+      ops.rope_table(static_cast<float>(rows[r].position), ropes[k].inv_freq.data(), ropes[k].scale,
+                     ropes[k].dims / 2, b.cos + at, b.sin + at);
     });
   }
 }
@@ -309,8 +341,8 @@ Expected<std::span<const float>> Forward::Impl::head_logits() {
   const float* w = vector(held, Role::kFinalNorm, &slot);
   for (uint32_t r = 0; r < count; ++r) {
     if (!rows[r].logits) continue;
-    ops.rms_norm(b.x + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne, spec.norm_eps, spec.hidden,
-                 b.h.f32 + uint64_t{wanted++} * spec.hidden);
+    ops.rms_norm(b.x + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne,
+                 spec.norm_eps, spec.hidden, b.h.f32 + uint64_t{wanted++} * spec.hidden);
   }
   let_go(held);
   if (wanted == 0) return std::span<const float>();
@@ -334,7 +366,8 @@ Expected<std::span<const float>> Forward::Impl::head_logits() {
 Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
   Impl& f = *impl_;
   if (rows.empty() || rows.size() > f.options.max_rows) {
-    return fail(Code::kInternal, "a step of {} rows does not fit the {} planned", rows.size(), f.options.max_rows);
+    return fail(Code::kInternal, "a step of {} rows does not fit the {} planned", rows.size(),
+                f.options.max_rows);
   }
   f.rows = rows;
   f.count = static_cast<uint32_t>(rows.size());

@@ -1,7 +1,8 @@
-// The forward pass: interprets a ModelSpec over a step of rows, reading weights from the piece store in place.
+// The forward pass: interprets a ModelSpec over a step of rows, reading weights from the piece
+// store in place.
 //
-// A row is one position of one sequence. Rows of a step share every weight read and nothing else: a row's result is
-// the same bits whoever it shares the step with.
+// A row is one position of one sequence. Rows of a step share every weight read and nothing else: a
+// row's result is the same bits whoever it shares the step with.
 #pragma once
 
 #include <functional>
@@ -22,30 +23,35 @@ namespace millrace::model {
 struct Row {
   KvSequence* sequence = nullptr;  // positions up to `position` reserved
   uint32_t position = 0;
-  int32_t token = 0;               // below spec.vocab
+  int32_t token = 0;  // below spec.vocab
   bool logits = false;
 };
 
 struct ForwardOptions {
   kernels::Activations activations = kernels::Activations::kInt8;
-  uint32_t max_rows = 1;           // rows of a step
-  uint32_t max_logit_rows = 1;     // rows of a step that want logits
+  uint32_t max_rows = 1;        // rows of a step
+  uint32_t max_logit_rows = 1;  // rows of a step that want logits
   uint32_t max_context = 1;
 };
 
 class Forward {
  public:
   // Bytes of the buffers, for the ledger, before anything is allocated.
-  static uint64_t buffer_bytes(const ModelSpec& spec, const ForwardOptions& options, const KvShape& kv);
+  static uint64_t buffer_bytes(const ModelSpec& spec, const ForwardOptions& options,
+                               const KvShape& kv);
 
   // All referenced objects must outlive it.
-  static Expected<std::unique_ptr<Forward>> create(const ModelSpec& spec, const format::PieceTable& table, stream::PieceStore& store,
-                                                   const KvShape& kv, Threads& threads, const Cpu& cpu, stream::Ledger& ledger,
+  static Expected<std::unique_ptr<Forward>> create(const ModelSpec& spec,
+                                                   const format::PieceTable& table,
+                                                   stream::PieceStore& store, const KvShape& kv,
+                                                   Threads& threads, const Cpu& cpu,
+                                                   stream::Ledger& ledger,
                                                    const ForwardOptions& options);
   ~Forward();
 
-  // Runs the rows; a row's position must follow those of its sequence before it in the step. Logits of the rows that
-  // asked for them, in row order: [wanted, vocab], valid until the next call. KV of the rows is written, not committed.
+  // Runs the rows; a row's position must follow those of its sequence before it in the step. Logits
+  // of the rows that asked for them, in row order: [wanted, vocab], valid until the next call. KV
+  // of the rows is written, not committed.
   Expected<std::span<const float>> run(std::span<const Row> rows);
 
   // Called with each layer's choice when set: (layer, rows, chosen experts [rows, used]).

@@ -11,7 +11,8 @@ using format::Role;
 Status Forward::Impl::attention(uint32_t layer) {
   const LayerSpec& l = spec.layers[layer];
   const AttentionSpec& a = l.attention;
-  const uint32_t q_cols = a.heads * a.key_dim, k_cols = a.kv_heads * a.key_dim, v_cols = a.kv_heads * a.value_dim;
+  const uint32_t q_cols = a.heads * a.key_dim, k_cols = a.kv_heads * a.key_dim,
+                 v_cols = a.kv_heads * a.value_dim;
   MILLRACE_ASSIGN(Held held, hold(mixer[layer]));
   uint32_t slot = 0;
   RowBuffer in = b.h;
@@ -20,7 +21,8 @@ Status Forward::Impl::attention(uint32_t layer) {
   } else {
     in.f32 = b.x;
   }
-  if (quantizes(held, Role::kQ) || quantizes(held, Role::kK) || quantizes(held, Role::kV)) quantize(in, count);
+  if (quantizes(held, Role::kQ) || quantizes(held, Role::kK) || quantizes(held, Role::kV))
+    quantize(in, count);
   push(held, Role::kQ, in.view(count), b.q, q_cols);
   push(held, Role::kK, in.view(count), b.k, k_cols);
   push(held, Role::kV, in.view(count), b.v, v_cols);
@@ -42,24 +44,33 @@ Status Forward::Impl::attention(uint32_t layer) {
       ops.rms_norm(q, q_norm, plus_one, spec.norm_eps, q_cols, q);
       ops.rms_norm(k, k_norm, plus_one, spec.norm_eps, k_cols, k);
     } else if (a.qk_norm == QkNorm::kHead) {
-      for (uint32_t h = 0; h < a.heads; ++h) ops.rms_norm(q + h * a.key_dim, q_norm, plus_one, spec.norm_eps, a.key_dim, q + h * a.key_dim);
-      for (uint32_t h = 0; h < a.kv_heads; ++h) ops.rms_norm(k + h * a.key_dim, k_norm, plus_one, spec.norm_eps, a.key_dim, k + h * a.key_dim);
+      for (uint32_t h = 0; h < a.heads; ++h)
+        ops.rms_norm(q + h * a.key_dim, q_norm, plus_one, spec.norm_eps, a.key_dim,
+                     q + h * a.key_dim);
+      for (uint32_t h = 0; h < a.kv_heads; ++h)
+        ops.rms_norm(k + h * a.key_dim, k_norm, plus_one, spec.norm_eps, a.key_dim,
+                     k + h * a.key_dim);
     }
     if (a.rope >= 0) {
       const RopeSpec& rope = ropes[static_cast<size_t>(a.rope)];
       const uint64_t at = (static_cast<uint64_t>(a.rope) * options.max_rows + r) * pairs;
-      for (uint32_t h = 0; h < a.heads; ++h) ops.rope(q + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
-      for (uint32_t h = 0; h < a.kv_heads; ++h) ops.rope(k + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
+      for (uint32_t h = 0; h < a.heads; ++h)
+        ops.rope(q + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
+      for (uint32_t h = 0; h < a.kv_heads; ++h)
+        ops.rope(k + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
     }
     if (a.position_beta != 0.0f) {
       const double period = std::floor(static_cast<double>(rows[r].position) / a.position_period);
-      ops.scale(q, static_cast<float>(1.0 + static_cast<double>(a.position_beta) * std::log1p(period)), q_cols);
+      ops.scale(q,
+                static_cast<float>(1.0 + static_cast<double>(a.position_beta) * std::log1p(period)),
+                q_cols);
     }
-    std::byte* page = rows[r].sequence->page(place.group, rows[r].position / kernels::kKvBlock) + place.offset;
+    std::byte* page =
+        rows[r].sequence->page(place.group, rows[r].position / kernels::kKvBlock) + place.offset;
     for (uint32_t h = 0; h < a.kv_heads; ++h) {
       std::byte* block = page + h * place.head_bytes;
-      ops.store_kv(kv.type, k + h * a.key_dim, a.key_dim, v + h * a.value_dim, a.value_dim, rows[r].position % kernels::kKvBlock, block,
-                   block + place.k_bytes);
+      ops.store_kv(kv.type, k + h * a.key_dim, a.key_dim, v + h * a.value_dim, a.value_dim,
+                   rows[r].position % kernels::kKvBlock, block, block + place.k_bytes);
     }
   });
   attend(layer, vector(held, Role::kSinks, &slot));
@@ -79,7 +90,8 @@ Status Forward::Impl::attention(uint32_t layer) {
 void Forward::Impl::attend(uint32_t layer, const float* sinks) {
   const AttentionSpec& a = spec.layers[layer].attention;
   const KvPlace& place = kv.places[layer];
-  const uint64_t blocks = (uint64_t{options.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  const uint64_t blocks =
+      (uint64_t{options.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
   // Block pointers of every sequence and kv head, once a layer.
   for (size_t s = 0; s < sequences.size(); ++s) {
     uint32_t last = 0;
@@ -100,7 +112,8 @@ void Forward::Impl::attend(uint32_t layer, const float* sinks) {
   const uint64_t tasks = uint64_t{count} * a.heads;
   threads.parallel(tasks, 1, [&](uint64_t begin, uint64_t end, unsigned) {
     for (uint64_t task = begin; task < end; ++task) {
-      const auto r = static_cast<uint32_t>(task / a.heads), h = static_cast<uint32_t>(task % a.heads);
+      const auto r = static_cast<uint32_t>(task / a.heads),
+                 h = static_cast<uint32_t>(task % a.heads);
       kernels::AttentionArgs args;
       args.q = b.q + (uint64_t{r} * a.heads + h) * a.key_dim;
       args.key_dim = a.key_dim;

@@ -82,7 +82,8 @@ void Forward::Impl::group_by_expert(const MoeSpec& m, uint32_t layer) {
   }
   expert_rows.resize(pairs);
   expert_place.assign(expert_begin.begin(), expert_begin.end() - 1);
-  for (uint32_t i = 0; i < pairs; ++i) expert_rows[expert_place[b.chosen[i]]++] = i;  // i = row * used + rank
+  for (uint32_t i = 0; i < pairs; ++i)
+    expert_rows[expert_place[b.chosen[i]]++] = i;  // i = row * used + rank
 }
 
 void Forward::Impl::expert(const MoeSpec& m, const FfnSpec& f, const Held& held, uint32_t e) {
@@ -98,8 +99,10 @@ void Forward::Impl::expert(const MoeSpec& m, const FfnSpec& f, const Held& held,
       std::memcpy(b.gathered.f32 + i * cols, b.h.f32 + r * cols, cols * sizeof(float));
       if (!quantized) continue;
       std::memcpy(b.gathered.q + i * padded, b.h.q + r * padded, padded);
-      std::memcpy(b.gathered.scale + i * (padded / 32), b.h.scale + r * (padded / 32), padded / 32 * sizeof(float));
-      std::memcpy(b.gathered.sum + i * (padded / 16), b.h.sum + r * (padded / 16), padded / 16 * sizeof(int16_t));
+      std::memcpy(b.gathered.scale + i * (padded / 32), b.h.scale + r * (padded / 32),
+                  padded / 32 * sizeof(float));
+      std::memcpy(b.gathered.sum + i * (padded / 16), b.h.sum + r * (padded / 16),
+                  padded / 16 * sizeof(int16_t));
     }
     in = b.gathered.view(n);
   }
@@ -120,7 +123,8 @@ void Forward::Impl::expert(const MoeSpec& m, const FfnSpec& f, const Held& held,
   add_bias(out, spec.hidden, spec.hidden, n, vector(held, Role::kDownBias, &slot));
   if (n == 1) return;
   for (uint32_t i = 0; i < n; ++i) {
-    std::memcpy(b.expert_out + uint64_t{expert_rows[begin + i]} * spec.hidden, b.down + uint64_t{i} * spec.hidden, spec.hidden * sizeof(float));
+    std::memcpy(b.expert_out + uint64_t{expert_rows[begin + i]} * spec.hidden,
+                b.down + uint64_t{i} * spec.hidden, spec.hidden * sizeof(float));
   }
 }
 
@@ -154,7 +158,8 @@ Status Forward::Impl::moe(uint32_t layer) {
   } else {
     std::memcpy(b.h.f32, b.x, uint64_t{count} * spec.hidden * sizeof(float));
   }
-  // Experts of a layer share a format, but the router may have another; int8 activations serve whoever takes them.
+  // Experts of a layer share a format, but the router may have another; int8 activations serve
+  // whoever takes them.
   if (options.activations == kernels::Activations::kInt8) quantize(in, count);
   route(m, held);
   if (*on_route) (*on_route)(layer, count, {b.chosen, uint64_t{count} * m.used});

@@ -9,10 +9,10 @@ namespace millrace::model {
 
 // A buffer of rows in both precisions that matmul may want.
 struct RowBuffer {
-  float* f32 = nullptr;      // [rows, cols]
-  int8_t* q = nullptr;       // [rows, cols up to 32]
-  float* scale = nullptr;    // [rows, cols / 32]
-  int16_t* sum = nullptr;    // [rows, cols / 16]
+  float* f32 = nullptr;    // [rows, cols]
+  int8_t* q = nullptr;     // [rows, cols up to 32]
+  float* scale = nullptr;  // [rows, cols / 32]
+  int16_t* sum = nullptr;  // [rows, cols / 16]
   uint32_t cols = 0;
 
   kernels::Rows view(uint32_t count, uint32_t first = 0) const;
@@ -38,24 +38,24 @@ class Carver {
 };
 
 struct Buffers {
-  float* x = nullptr;               // [rows, hidden] residual stream
-  RowBuffer h;                      // [rows, hidden] normed input of a sublayer
-  float* y = nullptr;               // [rows, hidden] output of a sublayer
+  float* x = nullptr;                              // [rows, hidden] residual stream
+  RowBuffer h;                                     // [rows, hidden] normed input of a sublayer
+  float* y = nullptr;                              // [rows, hidden] output of a sublayer
   float *q = nullptr, *k = nullptr, *v = nullptr;  // [rows, heads * dim]
-  RowBuffer attended;               // [rows, heads * value_dim]
-  RowBuffer gate;                   // [rows, width]: gate, then act(gate) * up
-  float* up = nullptr;              // [rows, width]
-  float* router = nullptr;          // [rows, experts]
-  float* weights = nullptr;         // [rows, used]
-  uint32_t* chosen = nullptr;       // [rows, used]
-  RowBuffer gathered;               // [rows, hidden] rows of one expert
-  float* expert_out = nullptr;      // [rows, used, hidden]
-  float* down = nullptr;            // [rows, hidden] output of one expert before it is spread
-  float* shared_gate = nullptr;     // [rows]
+  RowBuffer attended;                              // [rows, heads * value_dim]
+  RowBuffer gate;                                  // [rows, width]: gate, then act(gate) * up
+  float* up = nullptr;                             // [rows, width]
+  float* router = nullptr;                         // [rows, experts]
+  float* weights = nullptr;                        // [rows, used]
+  uint32_t* chosen = nullptr;                      // [rows, used]
+  RowBuffer gathered;                              // [rows, hidden] rows of one expert
+  float* expert_out = nullptr;                     // [rows, used, hidden]
+  float* down = nullptr;                 // [rows, hidden] output of one expert before it is spread
+  float* shared_gate = nullptr;          // [rows]
   float *cos = nullptr, *sin = nullptr;  // [ropes, rows, dims / 2]
-  float* vectors = nullptr;         // vectors of the current pieces as f32
-  const void** blocks = nullptr;    // [sequences, kv_heads, 2, blocks] KV block pointers of a layer
-  float* logits = nullptr;          // [logit rows, vocab]
+  float* vectors = nullptr;              // vectors of the current pieces as f32
+  const void** blocks = nullptr;  // [sequences, kv_heads, 2, blocks] KV block pointers of a layer
+  float* logits = nullptr;        // [logit rows, vocab]
 };
 
 // Largest extents over all layers.
@@ -65,7 +65,8 @@ struct Extents {
   explicit Extents(const ModelSpec& spec);
 };
 
-uint64_t carve(Carver& carver, const ModelSpec& spec, const ForwardOptions& options, Buffers* buffers);
+uint64_t carve(Carver& carver, const ModelSpec& spec, const ForwardOptions& options,
+               Buffers* buffers);
 
 // A piece that was handed out, and access to its tensors by role.
 struct Held {
@@ -96,22 +97,22 @@ struct Forward::Impl {
   std::byte* mapping = nullptr;
   uint64_t mapped = 0;
   std::vector<std::vector<const kernels::MatmulKernel*>> kernel_of;  // [piece][tensor]
-  std::vector<RopeSpec> ropes;                                       // of the spec, with the file's factors applied
+  std::vector<RopeSpec> ropes;  // of the spec, with the file's factors applied
   // Piece ids.
-  std::vector<uint32_t> embedding, head, mixer, ffn;                 // embedding and head: row ranges in order
-  std::vector<uint32_t> first_expert;                                // by layer
+  std::vector<uint32_t> embedding, head, mixer, ffn;  // embedding and head: row ranges in order
+  std::vector<uint32_t> first_expert;                 // by layer
   uint32_t final_piece = 0, embedding_rows = 0, head_rows = 0;
 
   std::span<const Row> rows;
   uint32_t count = 0;
-  std::vector<KvSequence*> sequences;       // distinct ones of this step
-  std::vector<uint32_t> sequence_of;        // by row
+  std::vector<KvSequence*> sequences;  // distinct ones of this step
+  std::vector<uint32_t> sequence_of;   // by row
   std::vector<Job> jobs;
   std::vector<uint32_t> fired, expert_rows, expert_begin, expert_place;
   std::function<void(uint32_t, uint32_t, std::span<const uint32_t>)>* on_route = nullptr;
 
-  Impl(const ModelSpec& s, const format::PieceTable& t, stream::PieceStore& st, const KvShape& k, Threads& th, stream::Ledger& l,
-       const ForwardOptions& o, const kernels::Ops& op)
+  Impl(const ModelSpec& s, const format::PieceTable& t, stream::PieceStore& st, const KvShape& k,
+       Threads& th, stream::Ledger& l, const ForwardOptions& o, const kernels::Ops& op)
       : spec(s), table(t), store(st), kv(k), threads(th), ledger(l), options(o), ops(op) {}
   ~Impl();
 
@@ -120,15 +121,16 @@ struct Forward::Impl {
 
   // A vector of the piece as f32; `slot` counts the conversions of the current piece (0 ..).
   const float* vector(const Held& held, format::Role role, uint32_t* slot);
-  void push(const Held& held, format::Role role, const kernels::Rows& in, float* out, uint64_t stride);
-  void flush();                                            // runs the pushed products, all in one parallel region
+  void push(const Held& held, format::Role role, const kernels::Rows& in, float* out,
+            uint64_t stride);
+  void flush();  // runs the pushed products, all in one parallel region
   bool quantizes(const Held& held, format::Role role) const;
-  void quantize(RowBuffer& buffer, uint32_t n);            // fills the int8 side of n rows
+  void quantize(RowBuffer& buffer, uint32_t n);  // fills the int8 side of n rows
   void norm(const float* in, const float* w, uint32_t n, float* out);
   void add_bias(float* out, uint64_t stride, uint32_t cols, uint32_t n, const float* bias);
   void add_residual(const float* y);
   template <class F>
-  void over_rows(uint32_t n, uint64_t work, F&& f);        // f(row) on all threads when it is worth it
+  void over_rows(uint32_t n, uint64_t work, F&& f);  // f(row) on all threads when it is worth it
 
   Status embed();
   Status attention(uint32_t layer);

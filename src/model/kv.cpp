@@ -11,7 +11,8 @@ namespace millrace::model {
 
 using kernels::kKvBlock;
 
-KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk, uint32_t sequences) {
+KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk,
+                      uint32_t sequences) {
   KvShape shape;
   shape.type = type;
   const uint64_t element = type == kernels::KvType::kF16 ? 2 : 4;
@@ -19,8 +20,10 @@ KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t cont
     const AttentionSpec& a = layer.attention;
     // A window that never ends before the context does is no window.
     const uint32_t window = a.window >= context ? 0 : a.window;
-    auto found = std::find_if(shape.groups.begin(), shape.groups.end(), [&](const KvGroup& g) { return g.window == window; });
-    if (found == shape.groups.end()) found = shape.groups.insert(shape.groups.end(), KvGroup{window, 0, 0});
+    auto found = std::find_if(shape.groups.begin(), shape.groups.end(),
+                              [&](const KvGroup& g) { return g.window == window; });
+    if (found == shape.groups.end())
+      found = shape.groups.insert(shape.groups.end(), KvGroup{window, 0, 0});
     KvPlace place;
     place.group = static_cast<uint32_t>(found - shape.groups.begin());
     place.offset = found->page_bytes;
@@ -32,7 +35,8 @@ KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t cont
   for (KvGroup& group : shape.groups) {
     const uint64_t whole = (uint64_t{context} + kKvBlock - 1) / kKvBlock;
     // The window, the rows of one step, and a partly used page at each end.
-    const uint64_t seen = group.window ? (uint64_t{group.window} + chunk + kKvBlock - 1) / kKvBlock + 1 : whole;
+    const uint64_t seen =
+        group.window ? (uint64_t{group.window} + chunk + kKvBlock - 1) / kKvBlock + 1 : whole;
     group.pages = static_cast<uint32_t>(std::min(whole, seen) * sequences);
   }
   return shape;
@@ -49,8 +53,10 @@ Expected<std::unique_ptr<KvPool>> KvPool::create(KvShape shape, stream::Ledger& 
   std::unique_ptr<KvPool> pool(new KvPool(std::move(shape), ledger));
   for (const KvGroup& group : pool->shape_.groups) {
     const uint64_t bytes = round_up(std::max<uint64_t>(group.page_bytes * group.pages, 1), 4096);
-    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) return fail(Code::kNoMemory, "cannot map {} bytes for the KV cache", bytes);
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+      return fail(Code::kNoMemory, "cannot map {} bytes for the KV cache", bytes);
     pool->base_.push_back(static_cast<std::byte*>(base));
     std::vector<uint32_t> free(group.pages);
     for (uint32_t i = 0; i < group.pages; ++i) free[i] = group.pages - 1 - i;
@@ -62,14 +68,18 @@ Expected<std::unique_ptr<KvPool>> KvPool::create(KvShape shape, stream::Ledger& 
 
 KvPool::~KvPool() {
   for (size_t g = 0; g < base_.size(); ++g) {
-    munmap(base_[g], round_up(std::max<uint64_t>(shape_.groups[g].page_bytes * shape_.groups[g].pages, 1), 4096));
+    munmap(base_[g],
+           round_up(std::max<uint64_t>(shape_.groups[g].page_bytes * shape_.groups[g].pages, 1),
+                    4096));
   }
   ledger_.release(stream::Use::kKv, shape_.bytes());
 }
 
 Expected<uint32_t> KvPool::take(uint32_t group) {
   if (free_[group].empty()) {
-    return fail(Code::kNoMemory, "the KV cache is full ({} pages of {} positions); give a larger --context", shape_.groups[group].pages, kKvBlock);
+    return fail(Code::kNoMemory,
+                "the KV cache is full ({} pages of {} positions); give a larger --context",
+                shape_.groups[group].pages, kKvBlock);
   }
   const uint32_t page = free_[group].back();
   free_[group].pop_back();
@@ -96,7 +106,8 @@ Status KvSequence::reserve(uint32_t length) {
         MILLRACE_ASSIGN(pages[block], pool_.take(g));
       } else if (pool_.references(g, pages[block]) > 1) {
         MILLRACE_ASSIGN(const uint32_t own, pool_.take(g));
-        std::memcpy(pool_.data(g, own), pool_.data(g, pages[block]), pool_.shape().groups[g].page_bytes);
+        std::memcpy(pool_.data(g, own), pool_.data(g, pages[block]),
+                    pool_.shape().groups[g].page_bytes);
         pool_.drop(g, pages[block]);
         pages[block] = own;
       }
@@ -113,7 +124,8 @@ void KvSequence::commit(uint32_t length) {
     // A query at `length` sees positions from length + 1 - window on.
     const uint32_t gone = (length + 1 - window) / kKvBlock;
     auto& pages = pages_[g];
-    for (uint32_t block = std::min<uint32_t>(gone, static_cast<uint32_t>(pages.size())); block-- > 0;) {
+    for (uint32_t block = std::min<uint32_t>(gone, static_cast<uint32_t>(pages.size()));
+         block-- > 0;) {
       if (pages[block] == kNone) break;
       pool_.drop(g, pages[block]);
       pages[block] = kNone;

@@ -1,7 +1,8 @@
 // Paged KV: blocks of 64 positions, reference counted, one pool for each distinct window.
 //
-// A page holds 64 positions of all layers of its group (layers with the same window). Inside: for each layer, for each
-// kv head, K [key_dim][64] then V [64][value_dim]. Groups with a window keep only the pages a future query can see.
+// A page holds 64 positions of all layers of its group (layers with the same window). Inside: for
+// each layer, for each kv head, K [key_dim][64] then V [64][value_dim]. Groups with a window keep
+// only the pages a future query can see.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,27 @@
 namespace millrace::model {
 
 struct KvGroup {
-  uint32_t window = 0;            // 0: every position stays
+  uint32_t window = 0;  // 0: every position stays
   uint64_t page_bytes = 0;
-  uint32_t pages = 0;             // in the pool
+  uint32_t pages = 0;  // in the pool
 };
 
 // Where a layer's heads lie inside a page.
 struct KvPlace {
   uint32_t group = 0;
-  uint64_t offset = 0;            // of the layer in the page
-  uint64_t k_bytes = 0;           // of one head's K block
-  uint64_t head_bytes = 0;        // K and V block of one head
+  uint64_t offset = 0;      // of the layer in the page
+  uint64_t k_bytes = 0;     // of one head's K block
+  uint64_t head_bytes = 0;  // K and V block of one head
 };
 
 struct KvShape {
   kernels::KvType type = kernels::KvType::kF16;
   std::vector<KvGroup> groups;
-  std::vector<KvPlace> places;    // by layer
-  // `context`: most positions of a sequence; `chunk`: most rows of one sequence in a step; `sequences`: at a time.
-  static KvShape make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk, uint32_t sequences);
+  std::vector<KvPlace> places;  // by layer
+  // `context`: most positions of a sequence; `chunk`: most rows of one sequence in a step;
+  // `sequences`: at a time.
+  static KvShape make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk,
+                      uint32_t sequences);
   uint64_t bytes() const;
 };
 
@@ -51,7 +54,9 @@ class KvPool {
   void share(uint32_t group, uint32_t page) { ++references_[group][page]; }
   void drop(uint32_t group, uint32_t page);
   uint32_t references(uint32_t group, uint32_t page) const { return references_[group][page]; }
-  std::byte* data(uint32_t group, uint32_t page) const { return base_[group] + shape_.groups[group].page_bytes * page; }
+  std::byte* data(uint32_t group, uint32_t page) const {
+    return base_[group] + shape_.groups[group].page_bytes * page;
+  }
   uint32_t free_pages(uint32_t group) const { return static_cast<uint32_t>(free_[group].size()); }
 
  private:

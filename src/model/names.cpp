@@ -27,13 +27,21 @@ NameRules hugging_face_names() {
       {Role::kRouterBias, layer + "mlp.router.bias"},
       {Role::kSharedRouter, layer + "mlp.shared_expert_gate.weight"},
   };
-  struct Projection { Role weight, bias; const char* name; };
-  for (const auto& p : {Projection{Role::kQ, Role::kQBias, "q_proj"}, Projection{Role::kK, Role::kKBias, "k_proj"},
-                        Projection{Role::kV, Role::kVBias, "v_proj"}, Projection{Role::kO, Role::kOBias, "o_proj"}}) {
+  struct Projection {
+    Role weight, bias;
+    const char* name;
+  };
+  for (const auto& p :
+       {Projection{Role::kQ, Role::kQBias, "q_proj"}, Projection{Role::kK, Role::kKBias, "k_proj"},
+        Projection{Role::kV, Role::kVBias, "v_proj"},
+        Projection{Role::kO, Role::kOBias, "o_proj"}}) {
     rules.push_back({p.weight, attention + p.name + ".weight"});
     rules.push_back({p.bias, attention + p.name + ".bias"});
   }
-  struct Mlp { Role weight, bias, shared; const char* name; };
+  struct Mlp {
+    Role weight, bias, shared;
+    const char* name;
+  };
   for (const auto& p : {Mlp{Role::kGate, Role::kGateBias, Role::kSharedGate, "gate_proj"},
                         Mlp{Role::kUp, Role::kUpBias, Role::kSharedUp, "up_proj"},
                         Mlp{Role::kDown, Role::kDownBias, Role::kSharedDown, "down_proj"}}) {
@@ -71,13 +79,21 @@ NameRules gguf_names() {
       {Role::kRouterBias, b + "ffn_gate_inp.bias"},
       {Role::kSharedRouter, b + "ffn_gate_inp_shexp.weight"},
   };
-  struct Projection { Role weight, bias; const char* name; };
-  for (const auto& p : {Projection{Role::kQ, Role::kQBias, "attn_q"}, Projection{Role::kK, Role::kKBias, "attn_k"},
-                        Projection{Role::kV, Role::kVBias, "attn_v"}, Projection{Role::kO, Role::kOBias, "attn_output"}}) {
+  struct Projection {
+    Role weight, bias;
+    const char* name;
+  };
+  for (const auto& p :
+       {Projection{Role::kQ, Role::kQBias, "attn_q"}, Projection{Role::kK, Role::kKBias, "attn_k"},
+        Projection{Role::kV, Role::kVBias, "attn_v"},
+        Projection{Role::kO, Role::kOBias, "attn_output"}}) {
     rules.push_back({p.weight, b + p.name + ".weight"});
     rules.push_back({p.bias, b + p.name + ".bias"});
   }
-  struct Mlp { Role weight, bias, shared; const char* name; };
+  struct Mlp {
+    Role weight, bias, shared;
+    const char* name;
+  };
   for (const auto& p : {Mlp{Role::kGate, Role::kGateBias, Role::kSharedGate, "ffn_gate"},
                         Mlp{Role::kUp, Role::kUpBias, Role::kSharedUp, "ffn_up"},
                         Mlp{Role::kDown, Role::kDownBias, Role::kSharedDown, "ffn_down"}}) {
@@ -115,7 +131,8 @@ bool matches(std::string_view pattern, std::string_view name) {
 std::string expand(const std::string& pattern, int layer, int expert) {
   std::string out = pattern;
   if (auto at = out.find("{i}"); at != std::string::npos) out.replace(at, 3, std::to_string(layer));
-  if (auto at = out.find("{e}"); at != std::string::npos) out.replace(at, 3, std::to_string(expert));
+  if (auto at = out.find("{e}"); at != std::string::npos)
+    out.replace(at, 3, std::to_string(expert));
   return out;
 }
 

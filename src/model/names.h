@@ -11,10 +11,13 @@ namespace millrace::model {
 // Which rows of a fused source tensor belong to the role.
 enum class Part : uint8_t {
   kAll,
-  kQ, kK, kV,       // of a fused qkv
-  kFirstHalf,       // gate of a fused gate_up
-  kSecondHalf,      // up of a fused gate_up
-  kEven, kOdd,      // gate and up interleaved
+  kQ,
+  kK,
+  kV,           // of a fused qkv
+  kFirstHalf,   // gate of a fused gate_up
+  kSecondHalf,  // up of a fused gate_up
+  kEven,
+  kOdd,  // gate and up interleaved
 };
 
 struct NameRule {
@@ -27,7 +30,8 @@ struct NameRule {
 
 using NameRules = std::vector<NameRule>;
 
-// Names that most Hugging Face and MLX checkpoints use, and those of GGUF. A family puts its own in front.
+// Names that most Hugging Face and MLX checkpoints use, and those of GGUF. A family puts its own in
+// front.
 NameRules default_names(bool gguf);
 
 // Tensors that are dropped on purpose: patterns where '*' matches anything.

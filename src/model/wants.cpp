@@ -10,7 +10,8 @@ constexpr size_t kMostWants = 32;  // of one piece
 
 std::vector<Want> mixer_wants(const ModelSpec& spec, const LayerSpec& layer) {
   const AttentionSpec& a = layer.attention;
-  const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim, o = a.heads * a.value_dim;
+  const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim,
+                 o = a.heads * a.value_dim;
   std::vector<Want> wants;
   wants.reserve(kMostWants);
   if (layer.mixer_in_norm) wants.push_back({Role::kMixerInNorm, 0, spec.hidden});

@@ -15,7 +15,8 @@ struct Want {
 };
 
 std::vector<Want> mixer_wants(const ModelSpec& spec, const LayerSpec& layer);
-std::vector<Want> ffn_wants(const ModelSpec& spec, const LayerSpec& layer);  // dense, or router and shared expert
-std::vector<Want> expert_wants(const ModelSpec& spec, const MoeSpec& moe);   // one routed expert
+std::vector<Want> ffn_wants(const ModelSpec& spec,
+                            const LayerSpec& layer);  // dense, or router and shared expert
+std::vector<Want> expert_wants(const ModelSpec& spec, const MoeSpec& moe);  // one routed expert
 
 }  // namespace millrace::model

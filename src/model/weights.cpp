@@ -18,7 +18,8 @@ using format::WeightView;
 
 constexpr uint64_t kPieceAlign = 4096, kTensorAlign = 64;
 
-bool ends_with_replace(const std::string& name, std::string_view from, std::string_view to, std::string* out) {
+bool ends_with_replace(const std::string& name, std::string_view from, std::string_view to,
+                       std::string* out) {
   if (!name.ends_with(from)) return false;
   *out = name.substr(0, name.size() - from.size()).append(to);
   return true;
@@ -36,9 +37,11 @@ class Builder {
   Status layer(uint32_t i);
   Status experts(uint32_t i, const MoeSpec& moe);
   Status add(Piece* piece, const Want& want);
-  Expected<WeightView> resolve(const Piece& piece, const Want& want, const NameRule& rule, uint32_t tensor);
+  Expected<WeightView> resolve(const Piece& piece, const Want& want, const NameRule& rule,
+                               uint32_t tensor);
   Expected<QuantParams> quant_of(const std::string& name) const;
-  void part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin, uint32_t* step, uint32_t* total) const;
+  void part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin,
+                 uint32_t* step, uint32_t* total) const;
   void close(Piece piece);
 
   const format::ModelSource& source_;
@@ -62,11 +65,14 @@ Expected<QuantParams> Builder::quant_of(const std::string& name) const {
       return it != object.end() && it->is_number_unsigned() ? it->get<uint32_t>() : 0;
     };
     if (number("bits")) params.bits = static_cast<uint8_t>(std::min(number("bits"), 255u));
-    if (number("group_size")) params.group = static_cast<uint16_t>(std::min(number("group_size"), 65535u));
+    if (number("group_size"))
+      params.group = static_cast<uint16_t>(std::min(number("group_size"), 65535u));
     if (auto it = object.find("mode"); it != object.end() && it->is_string()) {
       const auto mode = it->get<std::string>();
       if (mode != "affine" && mode != "mxfp4") {
-        return fail(Code::kUnsupported, "{}: quantization mode '{}' of '{}' is not supported (affine and mxfp4 are)", source_.path, mode, module);
+        return fail(Code::kUnsupported,
+                    "{}: quantization mode '{}' of '{}' is not supported (affine and mxfp4 are)",
+                    source_.path, mode, module);
       }
       params.mxfp4 = mode == "mxfp4";
     }
@@ -81,12 +87,14 @@ Expected<QuantParams> Builder::quant_of(const std::string& name) const {
 }
 
 // Source rows of the part: first, distance, and how many rows the whole tensor must have.
-void Builder::part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin, uint32_t* step, uint32_t* total) const {
+void Builder::part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin,
+                        uint32_t* step, uint32_t* total) const {
   *begin = 0, *step = 1, *total = rows;
   if (rule.part == Part::kAll) return;
   if (rule.part == Part::kQ || rule.part == Part::kK || rule.part == Part::kV) {
     const auto& a = spec_.layers[static_cast<uint32_t>(piece.layer)].attention;
-    const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim;
+    const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim,
+                   v = a.kv_heads * a.value_dim;
     *begin = rule.part == Part::kQ ? 0 : rule.part == Part::kK ? q : q + k;
     *total = q + k + v;
     return;
@@ -97,7 +105,8 @@ void Builder::part_rows(const Piece& piece, const NameRule& rule, uint32_t rows,
   if (rule.part == Part::kEven || rule.part == Part::kOdd) *step = 2;
 }
 
-Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, const NameRule& rule, uint32_t tensor) {
+Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, const NameRule& rule,
+                                      uint32_t tensor) {
   const auto& t = source_.tensors[tensor];
   WeightView view;
   view.weight = tensor;
@@ -110,9 +119,11 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
 
   auto shape_text = [&] { return fmt::format("[{}]", fmt::join(t.shape, ", ")); };
   auto mismatch = [&](const std::string& expected) {
-    return fail(Code::kInvalid, "{}: tensor '{}' has shape {}, expected {}", source_.files[t.file].name, t.name, shape_text(), expected);
+    return fail(Code::kInvalid, "{}: tensor '{}' has shape {}, expected {}",
+                source_.files[t.file].name, t.name, shape_text(), expected);
   };
-  const uint64_t stack = rule.stacked ? spec_.layers[static_cast<uint32_t>(piece.layer)].ffn.moe->experts : 0;
+  const uint64_t stack =
+      rule.stacked ? spec_.layers[static_cast<uint32_t>(piece.layer)].ffn.moe->experts : 0;
   if (vector) {
     std::vector<uint64_t> expected;
     if (rule.stacked) expected.push_back(stack);
@@ -122,12 +133,18 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
     view.layout.rows = 1;
     view.layout.cols = want.cols;
     switch (t.type) {
-      case format::SourceType::kF32: view.layout.format = format::WeightFormat::kF32; break;
-      case format::SourceType::kF16: view.layout.format = format::WeightFormat::kF16; break;
-      case format::SourceType::kBF16: view.layout.format = format::WeightFormat::kBF16; break;
+      case format::SourceType::kF32:
+        view.layout.format = format::WeightFormat::kF32;
+        break;
+      case format::SourceType::kF16:
+        view.layout.format = format::WeightFormat::kF16;
+        break;
+      case format::SourceType::kBF16:
+        view.layout.format = format::WeightFormat::kBF16;
+        break;
       default:
-        return fail(Code::kUnsupported, "{}: tensor '{}' is {}; a vector must be f32, f16 or bf16", source_.files[t.file].name, t.name,
-                    format::info(t.type).name);
+        return fail(Code::kUnsupported, "{}: tensor '{}' is {}; a vector must be f32, f16 or bf16",
+                    source_.files[t.file].name, t.name, format::info(t.type).name);
     }
     return view;
   }
@@ -137,11 +154,14 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
   const char* suffixes[2] = {".scales", ".biases"};
   for (int s = 0; s < 2; ++s) {
     if (!ends_with_replace(t.name, ".weight", suffixes[s], &companion)) continue;
-    if (auto it = source_.by_name.find(companion); it != source_.by_name.end()) *slots[s] = it->second;
+    if (auto it = source_.by_name.find(companion); it != source_.by_name.end())
+      *slots[s] = it->second;
   }
   if (ends_with_replace(t.name, "_blocks", "_scales", &companion)) {
     auto it = source_.by_name.find(companion);
-    if (it == source_.by_name.end()) return fail(Code::kNotFound, "{}: tensor '{}' is missing beside '{}'", source_.path, companion, t.name);
+    if (it == source_.by_name.end())
+      return fail(Code::kNotFound, "{}: tensor '{}' is missing beside '{}'", source_.path,
+                  companion, t.name);
     view.scales = it->second;
   }
   MILLRACE_ASSIGN(auto quant, quant_of(t.name));
@@ -152,13 +172,16 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
   const bool blocks = t.name.ends_with("_blocks");
   const size_t matrix_axes = blocks ? 3 : std::min<size_t>(2, t.shape.size());
   for (size_t axis = 0; axis + matrix_axes < t.shape.size(); ++axis) outer *= t.shape[axis];
-  const bool stack_ok = rule.stacked ? outer == stack && t.shape.size() == matrix_axes + 1 : outer == 1;
+  const bool stack_ok =
+      rule.stacked ? outer == stack && t.shape.size() == matrix_axes + 1 : outer == 1;
   if (!stack_ok || view.layout.rows != total || view.layout.cols != want.cols) {
-    return mismatch(rule.stacked ? fmt::format("{} matrices of {} x {}", stack, total, want.cols) : fmt::format("{} x {}", total, want.cols));
+    return mismatch(rule.stacked ? fmt::format("{} matrices of {} x {}", stack, total, want.cols)
+                                 : fmt::format("{} x {}", total, want.cols));
   }
   view.layout.rows = want.rows;
   if (auto status = format::check_layout(view.layout); !status) {
-    return with_context(fmt::format("{}: tensor '{}'", source_.files[t.file].name, t.name), status.error());
+    return with_context(fmt::format("{}: tensor '{}'", source_.files[t.file].name, t.name),
+                        status.error());
   }
   return view;
 }
@@ -168,12 +191,14 @@ Status Builder::add(Piece* piece, const Want& want) {
   for (const NameRule& rule : rules_) {
     if (rule.role != want.role) continue;
     if (rule.stacked && piece->expert < 0) continue;
-    if (piece->expert >= 0 && !rule.stacked && rule.pattern.find("{e}") == std::string::npos) continue;
+    if (piece->expert >= 0 && !rule.stacked && rule.pattern.find("{e}") == std::string::npos)
+      continue;
     if (piece->expert < 0 && rule.pattern.find("{e}") != std::string::npos) continue;
     const std::string name = expand(rule.pattern, piece->layer, piece->expert);
     auto it = source_.by_name.find(name);
     if (it == source_.by_name.end()) {
-      if (tried.find("'" + name + "'") == std::string::npos) tried += fmt::format("{}'{}'", tried.empty() ? "" : " or ", name);
+      if (tried.find("'" + name + "'") == std::string::npos)
+        tried += fmt::format("{}'{}'", tried.empty() ? "" : " or ", name);
       continue;
     }
     MILLRACE_ASSIGN(auto view, resolve(*piece, want, rule, it->second));
@@ -190,7 +215,8 @@ Status Builder::add(Piece* piece, const Want& want) {
     return {};
   }
   if (want.optional) return {};
-  return fail(Code::kNotFound, "{}: tensor {} is missing ({} of {})", source_.path, tried, format::name(want.role), piece->name);
+  return fail(Code::kNotFound, "{}: tensor {} is missing ({} of {})", source_.path, tried,
+              format::name(want.role), piece->name);
 }
 
 void Builder::close(Piece piece) {
@@ -253,14 +279,16 @@ Status Builder::layer(uint32_t i) {
   return {};
 }
 
-Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drops, WeightAudit* audit) {
+Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drops,
+                                            WeightAudit* audit) {
   MILLRACE_TRY(embedding(PieceKind::kEmbedding, Role::kEmbedding));
   for (uint32_t i = 0; i < spec_.layers.size(); ++i) MILLRACE_TRY(layer(i));
   Piece final;
   final.kind = PieceKind::kFinal;
   final.name = "final";
   MILLRACE_TRY(add(&final, {Role::kFinalNorm, 0, spec_.hidden}));
-  if (!spec_.ropes.empty()) MILLRACE_TRY(add(&final, {Role::kRopeFactors, 0, spec_.ropes[0].dims / 2, true}));
+  if (!spec_.ropes.empty())
+    MILLRACE_TRY(add(&final, {Role::kRopeFactors, 0, spec_.ropes[0].dims / 2, true}));
   close(std::move(final));
   if (!spec_.tied) MILLRACE_TRY(embedding(PieceKind::kHead, Role::kHead));
 
@@ -269,7 +297,9 @@ Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drop
   for (size_t t = 0; t < source_.tensors.size(); ++t) {
     if (used_[t]) continue;
     const std::string& name = source_.tensors[t].name;
-    bool drop = spec_.tied && std::any_of(rules_.begin(), rules_.end(), [&](const NameRule& r) { return r.role == Role::kHead && r.pattern == name; });
+    bool drop = spec_.tied && std::any_of(rules_.begin(), rules_.end(), [&](const NameRule& r) {
+                  return r.role == Role::kHead && r.pattern == name;
+                });
     for (const auto& pattern : drops) drop = drop || matches(pattern, name);
     if (drop) {
       if (audit) audit->dropped.push_back(name);
@@ -278,8 +308,11 @@ Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drop
     }
   }
   if (count > 0) {
-    return fail(Code::kUnsupported, "{}: {} tensor{} not used by family '{}': {}{}; the result would be wrong without {}", source_.path, count,
-                count == 1 ? " is" : "s are", spec_.family, unread, count > 4 ? ", ..." : "", count == 1 ? "it" : "them");
+    return fail(
+        Code::kUnsupported,
+        "{}: {} tensor{} not used by family '{}': {}{}; the result would be wrong without {}",
+        source_.path, count, count == 1 ? " is" : "s are", spec_.family, unread,
+        count > 4 ? ", ..." : "", count == 1 ? "it" : "them");
   }
   return std::move(table_);
 }
@@ -287,12 +320,15 @@ Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drop
 }  // namespace
 
 uint32_t rows_per_piece(const format::WeightLayout& layout) {
-  const uint64_t tiles = std::max<uint64_t>(1, (4u << 20) / std::max<uint64_t>(1, format::tile_bytes(layout)));
+  const uint64_t tiles =
+      std::max<uint64_t>(1, (4u << 20) / std::max<uint64_t>(1, format::tile_bytes(layout)));
   return static_cast<uint32_t>(std::min<uint64_t>(tiles, 1u << 20)) * format::kTileRows;
 }
 
-Expected<format::PieceTable> build_pieces(const format::ModelSource& source, const ModelSpec& spec, const NameRules& rules,
-                                          const std::vector<std::string>& drops, WeightAudit* audit) {
+Expected<format::PieceTable> build_pieces(const format::ModelSource& source, const ModelSpec& spec,
+                                          const NameRules& rules,
+                                          const std::vector<std::string>& drops,
+                                          WeightAudit* audit) {
   return Builder(source, spec, rules).build(drops, audit);
 }
 

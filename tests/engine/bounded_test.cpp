@@ -1,4 +1,5 @@
-// Contract C2: --memory is a hard ceiling. A model several times larger runs inside a memory cgroup of that size.
+// Contract C2: --memory is a hard ceiling. A model several times larger runs inside a memory cgroup
+// of that size.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,13 +18,18 @@ class MemoryCgroup {
  public:
   static std::optional<MemoryCgroup> create(uint64_t limit) {
     static int count = 0;
-    const std::string name = "millrace-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+    const std::string name =
+        "millrace-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
     for (const bool v1 : {true, false}) {
       const fs::path path = fs::path(v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") / name;
       std::error_code error;
-      if (!fs::exists(path.parent_path() / (v1 ? "memory.limit_in_bytes" : "cgroup.controllers"), error) || !fs::create_directory(path, error)) continue;
+      if (!fs::exists(path.parent_path() / (v1 ? "memory.limit_in_bytes" : "cgroup.controllers"),
+                      error) ||
+          !fs::create_directory(path, error))
+        continue;
       MemoryCgroup group(path, v1);
-      if (group.write(v1 ? "memory.limit_in_bytes" : "memory.max", std::to_string(limit))) return group;
+      if (group.write(v1 ? "memory.limit_in_bytes" : "memory.max", std::to_string(limit)))
+        return group;
       fs::remove(path, error);
     }
     return std::nullopt;
@@ -61,11 +67,13 @@ class MemoryCgroup {
 };
 
 // Runs the program inside the cgroup; returns its wait status.
-int run_inside(const MemoryCgroup& group, const std::vector<std::string>& arguments, const std::string& out) {
+int run_inside(const MemoryCgroup& group, const std::vector<std::string>& arguments,
+               const std::string& out) {
   const pid_t child = fork();
   if (child == 0) {
     if (!group.enter()) _exit(99);
-    if (!freopen(out.c_str(), "w", stdout) || !freopen((out + ".err").c_str(), "w", stderr)) _exit(98);
+    if (!freopen(out.c_str(), "w", stdout) || !freopen((out + ".err").c_str(), "w", stderr))
+      _exit(98);
     std::vector<char*> argv;
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
@@ -95,16 +103,21 @@ TEST(Bounded, RunsAndPacksInsideACgroupSmallerThanTheModel) {
   const std::string folder = repo("build/test-bounded-" + std::to_string(getpid()));
   fs::create_directories(folder);
   const std::string gguf = folder + "/synth.gguf", packed = folder + "/packed";
-  const uint64_t size = write_synth_gguf(gguf, {.layers = 12, .hidden = 768, .experts = 48, .width = 640});
+  const uint64_t size =
+      write_synth_gguf(gguf, {.layers = 12, .hidden = 768, .experts = 48, .width = 640});
   ASSERT_GT(size, kCeiling * 2);
 
-  EXPECT_EQ(run_inside(*group, {binary, "pack", gguf, packed}, folder + "/pack"), 0) << slurp(folder + "/pack.err");
+  EXPECT_EQ(run_inside(*group, {binary, "pack", gguf, packed}, folder + "/pack"), 0)
+      << slurp(folder + "/pack.err");
   EXPECT_LE(group->peak(), kCeiling);
   std::string ids = "1";
   for (int i = 2; i < 40; ++i) ids += fmt::format(",{}", i * 7 % 1000);
   for (const std::string& model : {packed, gguf}) {
-    const int status = run_inside(*group, {binary, "run", model, "--prompt-ids", ids, "-n", "12", "--ignore-eos", "--memory", "128M", "--context", "256", "--json"},
-                                  folder + "/run");
+    const int status =
+        run_inside(*group,
+                   {binary, "run", model, "--prompt-ids", ids, "-n", "12", "--ignore-eos",
+                    "--memory", "128M", "--context", "256", "--json"},
+                   folder + "/run");
     EXPECT_EQ(status, 0) << slurp(folder + "/run.err");
     EXPECT_NE(slurp(folder + "/run").find("\"token_ids\""), std::string::npos);
   }
@@ -126,7 +139,8 @@ TEST(Bounded, TooSmallIsRefusedWithTheSmallestThatWorks) {
   auto engine = Engine::open(options);
   ASSERT_FALSE(engine);
   EXPECT_EQ(engine.error().code, Code::kNoMemory);
-  EXPECT_NE(engine.error().message.find(std::to_string(plan->smallest_budget)), std::string::npos) << engine.error().message;
+  EXPECT_NE(engine.error().message.find(std::to_string(plan->smallest_budget)), std::string::npos)
+      << engine.error().message;
   options.budget = plan->smallest_budget;
   Request request;
   request.prompt_ids = {1, 2, 3};

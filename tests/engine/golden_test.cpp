@@ -1,4 +1,5 @@
-// Every family against the reference's logits and greedy continuation: in place and packed, float activations.
+// Every family against the reference's logits and greedy continuation: in place and packed, float
+// activations.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +12,8 @@ constexpr double kBar = 2e-3;  // of the logit range
 
 std::vector<std::string> fixtures() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(repo("tests/data/golden"))) names.push_back(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(repo("tests/data/golden")))
+    names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -39,10 +41,13 @@ class Golden : public testing::TestWithParam<std::string> {
     ASSERT_TRUE(engine) << engine.error().message;
     uint32_t rows = 0;
     double worst = 0;
-    auto status = (*engine)->score(std::vector<Token>(ids.begin(), ids.end()), [&](uint32_t position, const float* row) {
-      EXPECT_EQ(position, rows++);
-      for (uint64_t v = 0; v < vocab; ++v) worst = std::max(worst, std::abs(static_cast<double>(row[v]) - logits[position * vocab + v]));
-    });
+    auto status = (*engine)->score(
+        std::vector<Token>(ids.begin(), ids.end()), [&](uint32_t position, const float* row) {
+          EXPECT_EQ(position, rows++);
+          for (uint64_t v = 0; v < vocab; ++v)
+            worst = std::max(worst,
+                             std::abs(static_cast<double>(row[v]) - logits[position * vocab + v]));
+        });
     ASSERT_TRUE(status) << status.error().message;
     EXPECT_EQ(rows, ids.size());
     EXPECT_LE(worst, kBar * range) << "range " << range;
@@ -57,9 +62,11 @@ class Golden : public testing::TestWithParam<std::string> {
     ASSERT_EQ(done->token_ids.size(), greedy_ids.size());
     for (size_t i = 0; i < greedy_ids.size(); ++i) {
       if (done->token_ids[i] == greedy_ids[i]) continue;
-      std::vector<float> row(greedy_logits.begin() + static_cast<std::ptrdiff_t>(i * vocab), greedy_logits.begin() + static_cast<std::ptrdiff_t>((i + 1) * vocab));
+      std::vector<float> row(greedy_logits.begin() + static_cast<std::ptrdiff_t>(i * vocab),
+                             greedy_logits.begin() + static_cast<std::ptrdiff_t>((i + 1) * vocab));
       std::nth_element(row.begin(), row.begin() + 1, row.end(), std::greater<>());
-      EXPECT_LE(row[0] - row[1], kBar * range) << "greedy id " << i << " is " << done->token_ids[i] << ", not " << greedy_ids[i];
+      EXPECT_LE(row[0] - row[1], kBar * range)
+          << "greedy id " << i << " is " << done->token_ids[i] << ", not " << greedy_ids[i];
       break;  // what follows another token is another text
     }
   }
@@ -73,7 +80,8 @@ TEST_P(Golden, Packed) {
   if (!HasFatalFailure()) check(temp / "packed", 5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(fixtures()), [](const auto& fixture) { return fixture.param; });
+INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(fixtures()),
+                         [](const auto& fixture) { return fixture.param; });
 
 }  // namespace
 }  // namespace millrace::test

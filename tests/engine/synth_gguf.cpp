@@ -22,20 +22,30 @@ struct Tensor {
     for (const uint64_t d : dims) n *= d;
     return n;
   }
-  uint64_t bytes() const { return type == kTypeF32 ? elements() * 4 : elements() / 32 * (type == kTypeQ4_0 ? 18 : 34); }
+  uint64_t bytes() const {
+    return type == kTypeF32 ? elements() * 4 : elements() / 32 * (type == kTypeQ4_0 ? 18 : 34);
+  }
 };
 
 class Writer {
  public:
   explicit Writer(const std::string& path) : out_(path, std::ios::binary) {}
   template <class T>
-  void put(T value) { out_.write(reinterpret_cast<const char*>(&value), sizeof value), at_ += sizeof value; }
+  void put(T value) {
+    out_.write(reinterpret_cast<const char*>(&value), sizeof value), at_ += sizeof value;
+  }
   void text(const std::string& s) { put<uint64_t>(s.size()), raw(s.data(), s.size()); }
-  void raw(const char* data, size_t n) { out_.write(data, static_cast<std::streamsize>(n)), at_ += n; }
+  void raw(const char* data, size_t n) {
+    out_.write(data, static_cast<std::streamsize>(n)), at_ += n;
+  }
   void key_u32(const std::string& key, uint32_t value) { text(key), put<uint32_t>(4), put(value); }
   void key_f32(const std::string& key, float value) { text(key), put<uint32_t>(6), put(value); }
-  void key_text(const std::string& key, const std::string& value) { text(key), put<uint32_t>(8), text(value); }
-  void pad() { while (at_ % 32) put<uint8_t>(0); }
+  void key_text(const std::string& key, const std::string& value) {
+    text(key), put<uint32_t>(8), text(value);
+  }
+  void pad() {
+    while (at_ % 32) put<uint8_t>(0);
+  }
   uint64_t at() const { return at_; }
 
  private:
@@ -48,7 +58,8 @@ void put_weights(Writer& out, const Tensor& t, std::mt19937_64& random) {
   const double gain = 1.0 / std::sqrt(static_cast<double>(t.dims[0]));
   if (t.type == kTypeF32) {
     std::normal_distribution<float> normal;
-    for (uint64_t i = 0; i < t.elements(); ++i) out.put(t.dims.size() == 1 ? 1.0f : normal(random) * static_cast<float>(gain));
+    for (uint64_t i = 0; i < t.elements(); ++i)
+      out.put(t.dims.size() == 1 ? 1.0f : normal(random) * static_cast<float>(gain));
     return;
   }
   const uint16_t scale = f32_to_f16(static_cast<float>(gain / (t.type == kTypeQ4_0 ? 4.61 : 73.9)));
@@ -67,7 +78,8 @@ void put_weights(Writer& out, const Tensor& t, std::mt19937_64& random) {
 }  // namespace
 
 uint64_t write_synth_gguf(const std::string& path, const SynthShape& s, uint64_t seed) {
-  std::vector<Tensor> tensors = {{"token_embd.weight", {s.hidden, s.vocab}, kTypeQ8_0}, {"output_norm.weight", {s.hidden}, kTypeF32}};
+  std::vector<Tensor> tensors = {{"token_embd.weight", {s.hidden, s.vocab}, kTypeQ8_0},
+                                 {"output_norm.weight", {s.hidden}, kTypeF32}};
   for (uint32_t i = 0; i < s.layers; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
     const uint64_t q = uint64_t{s.heads} * s.head_dim, k = uint64_t{s.kv_heads} * s.head_dim;

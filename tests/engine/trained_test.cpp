@@ -1,4 +1,5 @@
-// The trained tiny model: its float32 greedy continuations, and teacher-forced agreement of the int8 path.
+// The trained tiny model: its float32 greedy continuations, and teacher-forced agreement of the
+// int8 path.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -30,10 +31,12 @@ TEST(Trained, Float32GreedyContinuationsIdForId) {
       return true;
     });
     ASSERT_TRUE(done) << done.error().message;
-    EXPECT_EQ((*engine)->model().tokenize(item.at("prompt").get<std::string>()).value(), request.prompt_ids);
+    EXPECT_EQ((*engine)->model().tokenize(item.at("prompt").get<std::string>()).value(),
+              request.prompt_ids);
     for (size_t i = 0; i < greedy.size(); ++i) {
       if (done->token_ids[i] == greedy[i]) continue;
-      EXPECT_LT(margins[i], 1e-3) << "token " << i << " of '" << item.at("prompt").get<std::string>() << "'";
+      EXPECT_LT(margins[i], 1e-3) << "token " << i << " of '"
+                                  << item.at("prompt").get<std::string>() << "'";
       break;
     }
   }
@@ -50,10 +53,11 @@ void agreement(ActivationPrecision activations, double least) {
   ASSERT_TRUE(engine) << engine.error().message;
   const uint32_t vocab = (*engine)->model().info().vocab;
   uint32_t equal = 0;
-  auto status = (*engine)->score(std::vector<Token>(ids.begin(), ids.end()), [&](uint32_t position, const float* row) {
-    const auto best = std::max_element(row, row + vocab) - row;
-    equal += best == top[position * 32];
-  });
+  auto status = (*engine)->score(std::vector<Token>(ids.begin(), ids.end()),
+                                 [&](uint32_t position, const float* row) {
+                                   const auto best = std::max_element(row, row + vocab) - row;
+                                   equal += best == top[position * 32];
+                                 });
   ASSERT_TRUE(status) << status.error().message;
   const double share = static_cast<double>(equal) / static_cast<double>(ids.size());
   std::printf("top-1 agreement %.4f of %zu\n", share, ids.size());

@@ -18,7 +18,9 @@ namespace millrace::test {
 
 namespace fs = std::filesystem;
 
-inline std::string repo(const std::string& path) { return std::string(MILLRACE_SOURCE_DIR) + "/" + path; }
+inline std::string repo(const std::string& path) {
+  return std::string(MILLRACE_SOURCE_DIR) + "/" + path;
+}
 
 // A folder that goes away with the object.
 class TempFolder {
@@ -71,7 +73,8 @@ inline void pack_to(const std::string& source, const std::string& out) {
 
 // A tensor of a small safetensors file, as elements of T.
 template <class T>
-std::vector<T> read_tensor(const std::string& path, const std::string& name, std::vector<uint64_t>* shape = nullptr) {
+std::vector<T> read_tensor(const std::string& path, const std::string& name,
+                           std::vector<uint64_t>* shape = nullptr) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   uint64_t begin = 0;

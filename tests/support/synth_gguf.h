@@ -1,4 +1,5 @@
-// Writes a mixture-of-experts GGUF of any size with random weights, for tests that need a model larger than a ceiling.
+// Writes a mixture-of-experts GGUF of any size with random weights, for tests that need a model
+// larger than a ceiling.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,8 @@ Expected<const Family*> find_family(const Config& config) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", type);
     }
   }
-  return fail(Code::kUnsupported, "architecture '{}' is not supported; known are: {}", config.model_type(), known);
+  return fail(Code::kUnsupported, "architecture '{}' is not supported; known are: {}",
+              config.model_type(), known);
 }
 
 void put_first(NameRules* rules, NameRules own) {
@@ -32,12 +33,15 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
   double partial = config.number("partial_rotary_factor", 1.0);
   auto add = [&](const nlohmann::json& object) -> Status {
     double part = partial;
-    if (object.is_object() && object.contains("partial_rotary_factor")) part = object["partial_rotary_factor"].get<double>();
+    if (object.is_object() && object.contains("partial_rotary_factor"))
+      part = object["partial_rotary_factor"].get<double>();
     const uint32_t dims = config.uint("rope_dims", static_cast<uint32_t>(head_dim * part));
-    if (dims > head_dim) return fail(Code::kInvalid, "{} rotated dimensions do not fit a head of {}", dims, head_dim);
+    if (dims > head_dim)
+      return fail(Code::kInvalid, "{} rotated dimensions do not fit a head of {}", dims, head_dim);
     auto own = object;
     // Phi-3 keeps the original context beside the rope object.
-    if (own.is_object() && config.has("original_max_position_embeddings") && !own.contains("original_max_position_embeddings")) {
+    if (own.is_object() && config.has("original_max_position_embeddings") &&
+        !own.contains("original_max_position_embeddings")) {
       own["original_max_position_embeddings"] = config.uint("original_max_position_embeddings");
     }
     MILLRACE_ASSIGN(auto rope, make_rope(own, theta, dims, spec->max_context, options.interleaved));
@@ -47,7 +51,8 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
   if (parameters.is_object() && parameters.contains("full_attention")) {
     // One object for each kind of layer: index 0 full, 1 sliding.
     MILLRACE_TRY(add(parameters["full_attention"]));
-    MILLRACE_TRY(add(parameters.contains("sliding_attention") ? parameters["sliding_attention"] : parameters["full_attention"]));
+    MILLRACE_TRY(add(parameters.contains("sliding_attention") ? parameters["sliding_attention"]
+                                                              : parameters["full_attention"]));
     return {};
   }
   MILLRACE_TRY(add(parameters.is_object() ? parameters : scaling));
@@ -71,10 +76,13 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options) 
   MILLRACE_TRY(config.status());
   uint32_t head_dim = config.uint("head_dim", 0);
   if (head_dim == 0 || options.head_dim_from_hidden) {
-    if (spec->hidden % attention.heads != 0) config.fail_key("num_attention_heads", "does not divide hidden_size and there is no head_dim");
+    if (spec->hidden % attention.heads != 0)
+      config.fail_key("num_attention_heads",
+                      "does not divide hidden_size and there is no head_dim");
     head_dim = spec->hidden / attention.heads;
   }
-  if (config.uint("value_head_dim", head_dim) != head_dim) config.fail_key("value_head_dim", "differs from head_dim");
+  if (config.uint("value_head_dim", head_dim) != head_dim)
+    config.fail_key("value_head_dim", "differs from head_dim");
   if (attention.kv_heads == 0 || attention.heads % attention.kv_heads != 0) {
     config.fail_key("num_key_value_heads", "does not divide num_attention_heads");
   }
@@ -84,14 +92,16 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options) 
   attention.key_dim = attention.value_dim = head_dim;
   attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   attention.rope = 0;
-  if (config.flag("attention_bias", false)) attention.q_bias = attention.k_bias = attention.v_bias = attention.o_bias = true;
+  if (config.flag("attention_bias", false))
+    attention.q_bias = attention.k_bias = attention.v_bias = attention.o_bias = true;
   LayerSpec layer;
   layer.attention = attention;
   layer.ffn.width = config.uint("intermediate_size", 0);
   layer.ffn.bias = config.flag("mlp_bias", false);
   MILLRACE_TRY(config.status());
   spec->layers.assign(layers, layer);
-  if (auto status = add_ropes(config, spec, options, head_dim); !status) return with_context("config", status.error());
+  if (auto status = add_ropes(config, spec, options, head_dim); !status)
+    return with_context("config", status.error());
   return {};
 }
 
@@ -105,12 +115,14 @@ Status apply_windows(Config& config, ModelSpec* spec, bool (*sliding)(uint32_t l
     bool windowed = sliding ? sliding(i) : false;
     if (types.is_array()) {
       if (types[i] != "full_attention" && types[i] != "sliding_attention") {
-        return fail(Code::kUnsupported, "config: layer_types[{}] = {} is not supported", i, types[i].dump().substr(0, 60));
+        return fail(Code::kUnsupported, "config: layer_types[{}] = {} is not supported", i,
+                    types[i].dump().substr(0, 60));
       }
       windowed = types[i] == "sliding_attention";
     }
     if (!windowed) continue;
-    if (window == 0) return fail(Code::kInvalid, "config: layer {} is sliding but 'sliding_window' is missing", i);
+    if (window == 0)
+      return fail(Code::kInvalid, "config: layer {} is sliding but 'sliding_window' is missing", i);
     spec->layers[i].attention.window = window;
     if (spec->ropes.size() > 1) spec->layers[i].attention.rope = 1;
   }
@@ -124,10 +136,13 @@ bool (*every_layer(Config& config))(uint32_t layer) {
 
 MoeSpec read_moe(Config& config) {
   MoeSpec moe;
-  moe.experts = config.has("num_experts") ? config.uint("num_experts") : config.uint("num_local_experts");
+  moe.experts =
+      config.has("num_experts") ? config.uint("num_experts") : config.uint("num_local_experts");
   moe.used = config.uint("num_experts_per_tok");
-  moe.width = config.has("moe_intermediate_size") ? config.uint("moe_intermediate_size") : config.uint("intermediate_size");
-  if (moe.used > moe.experts) config.fail_key("num_experts_per_tok", "is larger than the number of experts");
+  moe.width = config.has("moe_intermediate_size") ? config.uint("moe_intermediate_size")
+                                                  : config.uint("intermediate_size");
+  if (moe.used > moe.experts)
+    config.fail_key("num_experts_per_tok", "is larger than the number of experts");
   if (moe.experts > 65536) config.fail_key("num_experts", "is larger than any model's");
   return moe;
 }

@@ -11,13 +11,13 @@
 namespace millrace::model {
 
 struct Family {
-  const char* name;                        // of the table, and of the fixture
-  std::vector<const char*> model_types;    // "model_type" values of Hugging Face configs
-  std::vector<const char*> gguf_types;     // "general.architecture" values
+  const char* name;                      // of the table, and of the fixture
+  std::vector<const char*> model_types;  // "model_type" values of Hugging Face configs
+  std::vector<const char*> gguf_types;   // "general.architecture" values
   Status (*build)(Config&, ModelSpec*);
   // Puts the family's own rules in front of the defaults and adds drops. Null: defaults.
   void (*names)(bool gguf, NameRules*, std::vector<std::string>* drops) = nullptr;
-  const char* fixtures = "";               // folders under tests/data/golden
+  const char* fixtures = "";  // folders under tests/data/golden
 };
 
 const std::vector<Family>& all_families();
@@ -25,15 +25,18 @@ const std::vector<Family>& all_families();
 // An error names the type and lists those that are known.
 Expected<const Family*> find_family(const Config& config);
 
-// Shared by the families: the fields nearly all decoder-only configs have, with plain pre-norm llama layers.
-//   hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size, rms_norm_eps,
-//   vocab_size, max_position_embeddings, tie_word_embeddings, rope_theta / rope_scaling / rope_parameters.
+// Shared by the families: the fields nearly all decoder-only configs have, with plain pre-norm
+// llama layers.
+//   hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
+//   intermediate_size, rms_norm_eps, vocab_size, max_position_embeddings, tie_word_embeddings,
+//   rope_theta / rope_scaling / rope_parameters.
 struct LlamaOptions {
-  bool interleaved = false;      // rope pairs (2j, 2j+1)
+  bool interleaved = false;           // rope pairs (2j, 2j+1)
   bool head_dim_from_hidden = false;  // a config's head_dim is ignored
-  const char* act = "silu";      // the only hidden_act / hidden_activation that is right
-  double rope_theta = 10000.0;   // when the config has none
-  bool per_kind_rope = false;    // rope_parameters holds one object for full and one for sliding layers
+  const char* act = "silu";           // the only hidden_act / hidden_activation that is right
+  double rope_theta = 10000.0;        // when the config has none
+  bool per_kind_rope =
+      false;  // rope_parameters holds one object for full and one for sliding layers
 };
 Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options = {});
 
@@ -43,7 +46,8 @@ Status apply_windows(Config& config, ModelSpec* spec, bool (*sliding)(uint32_t l
 // For apply_windows: all layers when the config has a window, else none.
 bool (*every_layer(Config& config))(uint32_t layer);
 
-// Every layer's FFN (or those where sparse(layer)) becomes experts: num_experts | num_local_experts, num_experts_per_tok.
+// Every layer's FFN (or those where sparse(layer)) becomes experts: num_experts |
+// num_local_experts, num_experts_per_tok.
 MoeSpec read_moe(Config& config);
 
 // Prepends rules.

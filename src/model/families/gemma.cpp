@@ -1,5 +1,5 @@
-// Gemma 2 and 3: norms before and after each sublayer, scaled embedding, tanh GELU, alternating windows.
-// Checkpoints store norm weights minus one; GGUF files store them whole.
+// Gemma 2 and 3: norms before and after each sublayer, scaled embedding, tanh GELU, alternating
+// windows. Checkpoints store norm weights minus one; GGUF files store them whole.
 #include <cmath>
 
 #include "model/families/builders.h"
@@ -14,7 +14,8 @@ Status build(Config& config, ModelSpec* spec, LlamaOptions options) {
   spec->embed_scale = static_cast<float>(std::sqrt(static_cast<double>(spec->hidden)));
   spec->tied = config.flag("tie_word_embeddings", true);
   spec->logit_softcap = static_cast<float>(config.number("final_logit_softcapping", 0.0));
-  const double query_scalar = config.number("query_pre_attn_scalar", spec->layers[0].attention.key_dim);
+  const double query_scalar =
+      config.number("query_pre_attn_scalar", spec->layers[0].attention.key_dim);
   const auto softcap = static_cast<float>(config.number("attn_logit_softcapping", 0.0));
   for (auto& layer : spec->layers) {
     layer.mixer_out_norm = layer.ffn_out_norm = true;
@@ -32,7 +33,9 @@ Status build_gemma2(Config& config, ModelSpec* spec) {
   // 27B divides by hidden / heads instead; GGUF files do not say so.
   if (config.is_gguf() && spec->layers.size() == 46) {
     const auto& a = spec->layers[0].attention;
-    for (auto& layer : spec->layers) layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(spec->hidden) / static_cast<float>(a.heads));
+    for (auto& layer : spec->layers)
+      layer.attention.scale =
+          1.0f / std::sqrt(static_cast<float>(spec->hidden) / static_cast<float>(a.heads));
   }
   return apply_windows(config, spec, [](uint32_t i) { return i % 2 == 0; });
 }
@@ -44,14 +47,18 @@ Status build_gemma3(Config& config, ModelSpec* spec) {
   if (!config.json("rope_parameters").is_object()) {
     const double local = config.number("rope_local_base_freq", 10000.0);
     auto& rope = spec->ropes[1];
-    for (uint32_t j = 0; j < rope.dims / 2; ++j) rope.inv_freq[j] = static_cast<float>(1.0 / std::pow(local, 2.0 * j / rope.dims));
+    for (uint32_t j = 0; j < rope.dims / 2; ++j)
+      rope.inv_freq[j] = static_cast<float>(1.0 / std::pow(local, 2.0 * j / rope.dims));
   }
   if (config.is_gguf() && spec->layers.size() == 62) {  // 27B, as in Gemma 2
     const auto& a = spec->layers[0].attention;
-    for (auto& layer : spec->layers) layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(spec->hidden) / static_cast<float>(a.heads));
+    for (auto& layer : spec->layers)
+      layer.attention.scale =
+          1.0f / std::sqrt(static_cast<float>(spec->hidden) / static_cast<float>(a.heads));
   }
   for (auto& layer : spec->layers) layer.attention.qk_norm = QkNorm::kHead;
-  if (config.uint("sliding_window_pattern", 6) != 6) config.fail_key("sliding_window_pattern", "is not 6; give layer_types");
+  if (config.uint("sliding_window_pattern", 6) != 6)
+    config.fail_key("sliding_window_pattern", "is not 6; give layer_types");
   return apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 6 != 0; });
 }
 

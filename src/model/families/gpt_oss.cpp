@@ -1,4 +1,5 @@
-// gpt-oss: alternating windows (sliding first), attention sinks, biases everywhere, clamped swiglu experts.
+// gpt-oss: alternating windows (sliding first), attention sinks, biases everywhere, clamped swiglu
+// experts.
 #include "model/families/builders.h"
 
 namespace millrace::model {
@@ -29,18 +30,18 @@ void names_gpt_oss(bool gguf, NameRules* rules, std::vector<std::string>*) {
   }
   const std::string experts = "model.layers.{i}.mlp.experts.";
   put_first(rules, {
-      // bf16: [experts, inner, outputs], gate and up interleaved.
-      {Role::kGate, experts + "gate_up_proj", true, true, Part::kEven},
-      {Role::kUp, experts + "gate_up_proj", true, true, Part::kOdd},
-      {Role::kDown, experts + "down_proj", true, true},
-      // mxfp4: [experts, outputs, groups, 16] with scales beside it.
-      {Role::kGate, experts + "gate_up_proj_blocks", true, false, Part::kEven},
-      {Role::kUp, experts + "gate_up_proj_blocks", true, false, Part::kOdd},
-      {Role::kDown, experts + "down_proj_blocks", true},
-      {Role::kGateBias, experts + "gate_up_proj_bias", true, false, Part::kEven},
-      {Role::kUpBias, experts + "gate_up_proj_bias", true, false, Part::kOdd},
-      {Role::kDownBias, experts + "down_proj_bias", true},
-  });
+                       // bf16: [experts, inner, outputs], gate and up interleaved.
+                       {Role::kGate, experts + "gate_up_proj", true, true, Part::kEven},
+                       {Role::kUp, experts + "gate_up_proj", true, true, Part::kOdd},
+                       {Role::kDown, experts + "down_proj", true, true},
+                       // mxfp4: [experts, outputs, groups, 16] with scales beside it.
+                       {Role::kGate, experts + "gate_up_proj_blocks", true, false, Part::kEven},
+                       {Role::kUp, experts + "gate_up_proj_blocks", true, false, Part::kOdd},
+                       {Role::kDown, experts + "down_proj_blocks", true},
+                       {Role::kGateBias, experts + "gate_up_proj_bias", true, false, Part::kEven},
+                       {Role::kUpBias, experts + "gate_up_proj_bias", true, false, Part::kOdd},
+                       {Role::kDownBias, experts + "down_proj_bias", true},
+                   });
 }
 
 }  // namespace millrace::model

@@ -10,7 +10,8 @@ Status build_granite(Config& config, ModelSpec* spec) {
   const double divisor = config.number("logits_scaling", 1.0);
   if (!(divisor > 0)) config.fail_key("logits_scaling", "must be positive");
   spec->logit_scale = static_cast<float>(1.0 / divisor);
-  for (auto& layer : spec->layers) layer.attention.scale = static_cast<float>(config.number("attention_multiplier", 1.0));
+  for (auto& layer : spec->layers)
+    layer.attention.scale = static_cast<float>(config.number("attention_multiplier", 1.0));
   return config.status();
 }
 

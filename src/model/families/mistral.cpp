@@ -1,4 +1,5 @@
-// Mistral (one window for all layers, if any) and Ministral 3 (yarn, queries scaled with their position).
+// Mistral (one window for all layers, if any) and Ministral 3 (yarn, queries scaled with their
+// position).
 #include "model/families/builders.h"
 
 namespace millrace::model {
@@ -12,10 +13,12 @@ Status build_ministral3(Config& config, ModelSpec* spec) {
   MILLRACE_TRY(llama_like(config, spec, {.interleaved = config.is_gguf()}));
   const auto rope = config.is_gguf() ? config.json("rope_scaling") : config.json("rope_parameters");
   float beta = static_cast<float>(config.number("llama_4_scaling_beta", 0.0));
-  if (rope.is_object() && rope.contains("llama_4_scaling_beta")) beta = rope["llama_4_scaling_beta"].get<float>();
+  if (rope.is_object() && rope.contains("llama_4_scaling_beta"))
+    beta = rope["llama_4_scaling_beta"].get<float>();
   if (beta != 0.0f) {
     if (!rope.is_object() || !rope.contains("original_max_position_embeddings")) {
-      return fail(Code::kInvalid, "config: 'llama_4_scaling_beta' needs 'original_max_position_embeddings'");
+      return fail(Code::kInvalid,
+                  "config: 'llama_4_scaling_beta' needs 'original_max_position_embeddings'");
     }
     for (auto& layer : spec->layers) {
       layer.attention.position_beta = beta;

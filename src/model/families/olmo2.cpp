@@ -1,4 +1,5 @@
-// OLMo 2 and 3: norms on the sublayers' outputs only, q and k normed over all heads; OLMo 3 adds windows.
+// OLMo 2 and 3: norms on the sublayers' outputs only, q and k normed over all heads; OLMo 3 adds
+// windows.
 #include "model/families/builders.h"
 
 namespace millrace::model {
@@ -18,7 +19,8 @@ Status build_olmo2(Config& config, ModelSpec* spec) {
   MILLRACE_TRY(llama_like(config, spec));
   post_norm(spec);
   // GGUF files of OLMo 3 carry this architecture name too, with a window.
-  if (config.is_gguf() && config.has("sliding_window")) return apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 4 != 0; });
+  if (config.is_gguf() && config.has("sliding_window"))
+    return apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 4 != 0; });
   return {};
 }
 

@@ -12,13 +12,15 @@ Status build(Config& config, ModelSpec* spec, double theta) {
   if (!windows) return {};
   if (typed) return apply_windows(config, spec);
   // Older configs: layers from max_window_layers on are sliding.
-  const uint32_t first = config.uint("max_window_layers", 0), window = config.uint("sliding_window", 0);
+  const uint32_t first = config.uint("max_window_layers", 0),
+                 window = config.uint("sliding_window", 0);
   for (uint32_t i = first; i < spec->layers.size(); ++i) spec->layers[i].attention.window = window;
   return {};
 }
 
 void qkv_bias(ModelSpec* spec) {
-  for (auto& layer : spec->layers) layer.attention.q_bias = layer.attention.k_bias = layer.attention.v_bias = true;
+  for (auto& layer : spec->layers)
+    layer.attention.q_bias = layer.attention.k_bias = layer.attention.v_bias = true;
 }
 
 void head_norms(ModelSpec* spec) {
