@@ -200,7 +200,8 @@ void unpack_floats(const WeightLayout& layout, const FloatSteps& steps, const ui
 
 FloatSteps float_steps(const ModelSource& source, const WeightView& view) {
   if (!view.transposed) return {uint64_t{view.row_step} * view.layout.cols, 1};
-  return {view.row_step, source.tensors[view.weight].shape.back()};
+  const std::vector<uint64_t>& shape = source.tensors[view.weight].shape;
+  return {view.row_step, shape.empty() ? 1 : shape.back()};
 }
 
 template <class T>
