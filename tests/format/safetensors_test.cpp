@@ -134,6 +134,10 @@ TEST(SafetensorsDamage, OverlapAndDuplicates) {
       R"({"a":{"dtype":"U8","shape":[6],"data_offsets":[0,6]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
       8));
   EXPECT_MENTIONS(overlap, "'a' and 'b' overlap");
+  const std::string by_one = header_error(safetensors(
+      R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+      8));
+  EXPECT_MENTIONS(by_one, "'a' and 'b' overlap");
   const std::string twice = header_error(safetensors(
       R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
       8));
