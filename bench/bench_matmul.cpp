@@ -23,22 +23,21 @@ namespace {
 
 using kernels::Activations;
 
-// Read by several streams of 8-byte words per thread, which no vector width changes much.
+// Each thread reads four streams side by side: one alone does not fill the memory's queue.
 uint64_t read_all(const std::vector<uint64_t>& buffer, Threads& threads) {
   std::vector<uint64_t> sums(threads.count() * 8);
   threads.parallel(buffer.size() / 64, 1, [&](uint64_t begin, uint64_t end, unsigned thread) {
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (const uint64_t* p = buffer.data() + 64 * begin; p < buffer.data() + 64 * end; p += 16) {
-      __builtin_prefetch(p + 512);
-      __builtin_prefetch(p + 520);
-      for (int i = 0; i < 16; i += 4) {
-        a += p[i];
-        b += p[i + 1];
-        c += p[i + 2];
-        d += p[i + 3];
+    const uint64_t part = (end - begin) / 4 * 64;
+    const uint64_t* p = buffer.data() + 64 * begin;
+    uint64_t sum[4] = {};
+    for (uint64_t i = 0; i < part; i += 8) {
+      for (uint64_t s = 0; s < 4; ++s) {
+        const uint64_t* line = p + s * part + i;
+        __builtin_prefetch(line + 256);
+        for (int j = 0; j < 8; ++j) sum[s] += line[j];
       }
     }
-    sums[thread * 8] = a + b + c + d;
+    sums[thread * 8] = sum[0] + sum[1] + sum[2] + sum[3];
   });
   uint64_t total = 0;
   for (const uint64_t s : sums) total += s;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/cpu.h"
+#include "kernels/recurrent.h"
 
 namespace millrace::kernels {
 
@@ -70,6 +71,12 @@ struct Ops {
   // Sources of vectors: f32/f16/bf16 bytes to f32.
   void (*f16_to_f32)(const uint16_t* x, uint64_t n, float* y);
   void (*bf16_to_f32)(const uint16_t* x, uint64_t n, float* y);
+  // Recurrent mixers (recurrent.h).
+  void (*multiply)(const float* x, const float* y, uint32_t n, float* out);  // out = x * y
+  void (*time_steps)(const DecayArgs&);
+  void (*causal_conv)(const ConvArgs&);
+  void (*delta_step)(const DeltaArgs&);
+  void (*ssm_step)(const SsmArgs&);
 };
 
 const Ops& select_ops(const Cpu& cpu);

@@ -103,7 +103,14 @@ constexpr Traits kQ6_K = block256(6, 63, Code::kUnsigned, 32, false, Ints::kHalv
 constexpr Traits kIQ4_XS = block256(4, 127, Code::kTableSigned, 0, false, Ints::kScaleMinus32);
 
 // Bytes ahead of the reader that are asked for: measured in docs/experiments/kernels-avx2.md.
-constexpr int kAhead = 2048;
+constexpr uint64_t kAhead = 2048;
+
+// The same for several tiles read side by side, the first of which ends at `last`: past its end a
+// tile goes on in the tile that will take its place.
+inline uint64_t tile_ahead(const uint8_t* p, const uint8_t* last, int tiles, uint64_t tile_bytes) {
+  const bool inside = static_cast<uint64_t>(last - p) > kAhead;
+  return inside ? kAhead : kAhead + static_cast<uint64_t>(tiles - 1) * tile_bytes;
+}
 
 inline __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline __m128i load64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }

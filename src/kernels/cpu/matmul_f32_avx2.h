@@ -137,9 +137,12 @@ inline void float_tiles(const MatmulArgs& args, uint32_t tile, uint32_t row) {
   };
   uint32_t k = 0;
   for (; k + kLine <= cols; k += kLine) {
+    const uint8_t* line = p + uint64_t{k} * kStep;
+    const uint64_t ahead = tile_ahead(line, p + tile_bytes, kTiles, tile_bytes);
     for (int t = 0; t < kTiles; ++t) {
-      const uint8_t* line = p + static_cast<uint64_t>(t) * tile_bytes + uint64_t{k} * kStep;
-      _mm_prefetch(reinterpret_cast<const char*>(line + kAhead), _MM_HINT_T0);
+      const auto* from =
+          reinterpret_cast<const char*>(line + static_cast<uint64_t>(t) * tile_bytes);
+      _mm_prefetch(from + ahead, _MM_HINT_T0);
     }
     for (int i = 0; i < kLine; ++i) step(k + static_cast<uint32_t>(i));
   }

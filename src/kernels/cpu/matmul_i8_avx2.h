@@ -165,10 +165,10 @@ MILLRACE_INLINE inline __m256 accumulate(const TileGroup& tile, __m256i dot, __m
 }
 
 template <Traits T>
-inline void load_group(const uint8_t* p, __m256i table, TileGroup& group) {
+inline void load_group(const uint8_t* p, uint64_t ahead, __m256i table, TileGroup& group) {
   constexpr int kBytes = T.ints_bytes() + T.plane_bytes();
   for (int line = 0; line < kBytes; line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + line), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
   }
   group.ints = group_ints<T>(p);
   unpack<T>(p + T.ints_bytes(), table, group.w);
@@ -189,7 +189,7 @@ void one_row(const MatmulArgs& args, const Shape& shape) {
       group[0].scales = block_scales<T>(shape, p);
       p += block_header<T>(shape);
       for (uint32_t g = 0; g < block_groups; ++g) {
-        load_group<T>(p, table, group[0]);
+        load_group<T>(p, kAhead, table, group[0]);
         const auto dots = group_dots<T, 1, 1>(group, reinterpret_cast<const uint8_t*>(q));
         acc = accumulate<T>(group[0], dots.v[0][0], broadcast32(sum), _mm256_broadcast_ss(dx), acc);
         p += T.ints_bytes() + T.plane_bytes();
@@ -259,6 +259,7 @@ inline void panel_tiles(const MatmulArgs& args, const Shape& shape, const uint8_
   const __m256i table = code_table<T>();
   const uint32_t block_groups = T.groups != 0 ? T.groups : shape.block_groups;
   const auto* p = reinterpret_cast<const uint8_t*>(args.weight.data) + tile * shape.tile_bytes;
+  const uint8_t* last = p + shape.tile_bytes;
   alignas(32) float all_sums[kPanelRows * kTiles * 8];
   for (uint32_t i = 0; i < count * kTiles; ++i) {
     _mm256_store_ps(all_sums + 8 * i, _mm256_setzero_ps());
@@ -270,8 +271,9 @@ inline void panel_tiles(const MatmulArgs& args, const Shape& shape, const uint8_
     }
     p += block_header<T>(shape);
     for (uint32_t g = 0; g < block_groups; ++g) {
+      const uint64_t ahead = tile_ahead(p, last, kTiles, shape.tile_bytes);
       for (int t = 0; t < kTiles; ++t) {
-        load_group<T>(p + static_cast<uint64_t>(t) * shape.tile_bytes, table, tiles[t]);
+        load_group<T>(p + static_cast<uint64_t>(t) * shape.tile_bytes, ahead, table, tiles[t]);
       }
       p += T.ints_bytes() + T.plane_bytes();
       float* sums = all_sums;

@@ -276,10 +276,20 @@ void bf16_row(const uint16_t* x, uint64_t n, float* y) {
   store_part(y + i, load_bf16(part), static_cast<uint32_t>(n - i));
 }
 
+}  // namespace
+}  // namespace millrace::kernels
+
+#include "kernels/cpu/recurrent_impl.h"
+
+namespace millrace::kernels {
+namespace {
+
 constexpr Ops make_ops(const char* name) {
-  return {name,      rms_norm,        layer_norm,        add,     add_scaled, scale,      gated,
-          activate,  sigmoid_row,     softmax,           softcap, rope,       rope_table, store_kv,
-          attention, attention_group, quantize_row_impl, f16_row, bf16_row};
+  return {
+      name,        rms_norm,        layer_norm,        add,     add_scaled, scale,      gated,
+      activate,    sigmoid_row,     softmax,           softcap, rope,       rope_table, store_kv,
+      attention,   attention_group, quantize_row_impl, f16_row, bf16_row,   multiply,   time_steps,
+      causal_conv, delta_step,      ssm_step};
 }
 
 }  // namespace
