@@ -25,11 +25,15 @@ std::string_view name(PieceKind kind);
 // What a tensor is for. Values are written to manifests by name, never by number.
 enum class Role : uint8_t {
   kEmbedding, kHead, kHeadBias, kFinalNorm,
+  kRopeFactors,  // [dims/2] divisors of the rotary frequencies (GGUF keeps llama3 scaling so)
   kMixerInNorm, kMixerOutNorm, kFfnInNorm, kFfnOutNorm,
   kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kSinks,
   kGate, kUp, kDown, kGateBias, kUpBias, kDownBias,
   kRouter, kRouterBias, kRouterCorrection,
   kSharedGate, kSharedUp, kSharedDown, kSharedRouter,
+  // Recurrent mixers: projections in and out, convolution, and the vectors of each head.
+  kMixIn, kMixInBias, kMixGate, kMixBeta, kMixAlpha, kMixOut, kMixOutBias, kConv, kConvBias,
+  kDecay, kTimeBias, kSkip, kMixNorm,
 };
 std::string_view name(Role role);
 Expected<Role> role_from_name(std::string_view name);

@@ -175,11 +175,16 @@ Expected<ViewShape> vector_shape(const SourceTensor& tensor, const WeightView& v
   if (pair->format != view.layout.format) {
     return misfit(tensor, fmt::format("view expects {}", name(view.layout.format)));
   }
-  const uint64_t length = tensor.shape.empty() ? 1 : tensor.shape.back();
+  uint64_t length = tensor.shape.empty() ? 1 : tensor.shape.back();
   ViewShape shape;
+  for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) shape.matrices *= tensor.shape[i];
+  // A small tensor of several axes (a convolution) as one vector: all of it.
+  if (view.layout.cols > length && view.layout.cols == shape.matrices * length) {
+    length = view.layout.cols;
+    shape.matrices = 1;
+  }
   shape.source_rows = length;
   shape.row_bytes[0] = info(tensor.type).block_bytes;
-  for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) shape.matrices *= tensor.shape[i];
   if (view.layout.rows != 1 || view.transposed) return misfit(tensor, "a vector has one row");
   MILLRACE_TRY(check_range(tensor, view, view.layout.cols, length, "element"));
   return shape;

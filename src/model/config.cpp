@@ -67,6 +67,7 @@ Expected<Config> Config::from_source(const format::ModelSource& source) {
     MILLRACE_ASSIGN(auto values, gguf_config(source));
     Config config(std::move(values), source.path);
     config.gguf_ = true;
+    config.source_ = &source;
     config.model_type_ = config.text("model_type", "");
     return config;
   }
@@ -74,6 +75,7 @@ Expected<Config> Config::from_source(const format::ModelSource& source) {
     return fail(Code::kNotFound, "{}: config.json is missing or not an object", source.path);
   }
   Config config(*source.config, source.path + "/config.json");
+  config.source_ = &source;
   config.model_type_ = config.text("model_type", "");
   if (config.model_type_.empty()) {
     return fail(Code::kInvalid, "{}: 'model_type' is missing; it names the architecture",
@@ -166,6 +168,36 @@ nlohmann::json Config::json(const std::string& key) {
 
 void Config::ignore(std::initializer_list<const char*> keys) {
   for (const char* key : keys) read_.insert(key);
+}
+
+void Config::alias(const std::string& other, const std::string& key) {
+  read_.insert(other);
+  auto it = values_.find(other);
+  if (it == values_.end() || it->is_null()) return;
+  if (auto own = values_.find(key); own == values_.end() || own->is_null()) {
+    values_[key] = *it;
+  }
+}
+
+void Config::put(const std::string& key, nlohmann::json value) { values_[key] = std::move(value); }
+
+void Config::enter(const std::string& key) {
+  auto it = values_.find(key);
+  if (it == values_.end() || !it->is_object()) return;
+  nlohmann::json inner = *it;
+  for (const char* shared : {"tie_word_embeddings", "quantization", "quantization_config"}) {
+    if (values_.contains(shared)) inner[shared] = values_[shared];
+  }
+  values_ = std::move(inner);
+  where_ += " " + key;
+}
+
+std::vector<uint64_t> Config::shape_of(const std::string& name_end) const {
+  if (!source_) return {};
+  for (const auto& tensor : source_->tensors) {
+    if (tensor.name.ends_with(name_end)) return tensor.shape;
+  }
+  return {};
 }
 
 void Config::expect(const std::string& key, const nlohmann::json& only) {

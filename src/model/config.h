@@ -14,7 +14,7 @@ namespace millrace::model {
 class Config {
  public:
   // Hugging Face: config.json as it stands. GGUF: metadata translated to the same keys (see
-  // config_gguf.cpp).
+  // config_gguf.cpp). `source` must outlive the config.
   static Expected<Config> from_source(const format::ModelSource& source);
   explicit Config(nlohmann::json values, std::string where)
       : values_(std::move(values)), where_(std::move(where)) {}
@@ -32,6 +32,18 @@ class Config {
   std::string text(const std::string& key, const std::string& fallback);
   nlohmann::json json(const std::string& key);  // null when absent
 
+  // Another name that a config may use for `key`; the key itself wins.
+  void alias(const std::string& other, const std::string& key);
+  // For values that a family derives.
+  void put(const std::string& key, nlohmann::json value);
+  // Wrappers of several models: continues in the object under `key`, when there is one; what lies
+  // outside it describes the other models (except `tie_word_embeddings` and quantization).
+  void enter(const std::string& key);
+
+  // Facts that configs do not state but files show. Shape of the first tensor whose name
+  // ends so; empty when there is none.
+  std::vector<uint64_t> shape_of(const std::string& name_end) const;
+
   // Marks keys as understood without reading them.
   void ignore(std::initializer_list<const char*> keys);
   // Requires that the key is absent, null, false, or equal to `only`; else an error naming it.
@@ -47,6 +59,7 @@ class Config {
 
   nlohmann::json values_;
   std::string where_, model_type_;
+  const format::ModelSource* source_ = nullptr;
   bool gguf_ = false;
   mutable std::set<std::string> read_;
   std::string error_;

@@ -40,6 +40,13 @@ constexpr std::array kKeys = {
     KeyPair{"logit_scale", "logits_scaling"},
     KeyPair{"attention.temperature_scale", "llama_4_scaling_beta"},
     KeyPair{"vocab_size", "vocab_size"},
+    KeyPair{"shortconv.l_cache", "conv_L_cache"},
+    KeyPair{"ssm.conv_kernel", "ssm_conv_kernel"},
+    KeyPair{"ssm.state_size", "ssm_state_size"},
+    KeyPair{"ssm.group_count", "ssm_group_count"},
+    KeyPair{"ssm.time_step_rank", "ssm_time_step_rank"},
+    KeyPair{"ssm.inner_size", "ssm_inner_size"},
+    KeyPair{"full_attention_interval", "full_attention_interval"},
 };
 constexpr std::array kRopeKeys = {
     KeyPair{"rope.scaling.type", "rope_type"},

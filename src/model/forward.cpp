@@ -40,7 +40,7 @@ RowBuffer Carver::rows(uint64_t count, uint32_t cols) {
 Extents::Extents(const ModelSpec& spec) {
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& a = layer.attention;
-    q = std::max(q, a.heads * a.key_dim);
+    q = std::max(q, a.heads * (a.key_dim + (a.gate ? a.value_dim : 0)));
     kv_k = std::max(kv_k, a.kv_heads * a.key_dim);
     kv_v = std::max(kv_v, a.kv_heads * a.value_dim);
     kv_heads = std::max(kv_heads, a.kv_heads);
@@ -51,9 +51,23 @@ Extents::Extents(const ModelSpec& spec) {
     if (layer.ffn.moe)
       experts = std::max(experts, layer.ffn.moe->experts),
       used = std::max(used, layer.ffn.moe->used);
+    const auto recurrent = [&](uint32_t in, uint32_t convolved, uint32_t kernel, uint32_t heads,
+                               uint32_t out) {
+      mix = std::max(mix, in), channels = std::max(channels, convolved);
+      conv = std::max(conv, kernel * convolved), state_heads = std::max(state_heads, heads);
+      attended = std::max(attended, out);
+    };
+    if (layer.conv) recurrent(3 * spec.hidden, spec.hidden, layer.conv->kernel, 0, spec.hidden);
+    if (const auto& d = layer.delta) {
+      const uint32_t inner = d->value_heads * d->value_dim;
+      recurrent(d->channels() + inner + 2 * d->value_heads, d->channels(), d->kernel,
+                d->value_heads, inner);
+    }
+    if (const auto& m = layer.mamba)
+      recurrent(m->columns(), m->channels(), m->kernel, m->heads, m->inner());
   }
   for (const RopeSpec& rope : spec.ropes) rope_pairs = std::max(rope_pairs, rope.dims / 2);
-  vectors = std::max({spec.hidden, q, kv_k, kv_v, width, experts, attended});
+  vectors = std::max({spec.hidden, q, kv_k, kv_v, width, experts, attended, mix, conv});
 }
 
 namespace {
@@ -70,10 +84,16 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
   b->k = c.take<float>(n * e.kv_k);
   b->v = c.take<float>(n * e.kv_v);
   b->attended = c.rows(n, e.attended);
+  b->mix = c.take<float>(n * e.mix);
+  b->channels = c.take<float>(n * e.channels);
+  b->conv = c.take<float>(e.conv);
+  b->dt = c.take<float>(n * e.state_heads);
+  b->decay = c.take<float>(n * e.state_heads);
   b->gate = c.rows(n, e.width);
   b->up = c.take<float>(n * e.width);
   if (e.experts) {
     b->router = c.take<float>(n * e.experts);
+    b->choice = c.take<float>(n * e.experts);
     b->weights = c.take<float>(n * e.used);
     b->chosen = c.take<uint32_t>(n * e.used);
     b->gathered = c.rows(n, spec.hidden);
@@ -378,12 +398,15 @@ Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
     if (found == f.sequences.end()) found = f.sequences.insert(found, rows[r].sequence);
     f.sequence_of[r] = static_cast<uint32_t>(found - f.sequences.begin());
   }
+  MILLRACE_TRY(f.begin_states());
   MILLRACE_TRY(f.embed());
   f.rope_tables();
   for (uint32_t i = 0; i < f.spec.layers.size(); ++i) {
-    MILLRACE_TRY(f.attention(i));
-    MILLRACE_TRY(f.spec.layers[i].ffn.moe ? f.moe(i) : f.dense(i));
+    const LayerSpec& layer = f.spec.layers[i];
+    if (layer.has_mixer()) MILLRACE_TRY(f.mix(i));
+    if (layer.has_ffn()) MILLRACE_TRY(layer.ffn.moe ? f.moe(i) : f.dense(i));
   }
+  f.end_states();
   return f.head_logits();
 }
 

@@ -8,21 +8,12 @@ namespace millrace::model {
 
 using format::Role;
 
-Status Forward::Impl::attention(uint32_t layer) {
-  const LayerSpec& l = spec.layers[layer];
-  const AttentionSpec& a = l.attention;
-  const uint32_t q_cols = a.heads * a.key_dim, k_cols = a.kv_heads * a.key_dim,
-                 v_cols = a.kv_heads * a.value_dim;
-  MILLRACE_ASSIGN(Held held, hold(mixer[layer]));
+void Forward::Impl::attention(uint32_t layer, const Held& held, RowBuffer in, bool add) {
+  const AttentionSpec& a = spec.layers[layer].attention;
+  // With a gate, each head's query has it behind it.
+  const uint32_t q_head = a.key_dim + (a.gate ? a.value_dim : 0), q_cols = a.heads * q_head,
+                 k_cols = a.kv_heads * a.key_dim, v_cols = a.kv_heads * a.value_dim;
   uint32_t slot = 0;
-  RowBuffer in = b.h;
-  if (l.mixer_in_norm) {
-    norm(b.x, vector(held, Role::kMixerInNorm, &slot), count, b.h.f32);
-  } else {
-    in.f32 = b.x;
-  }
-  if (quantizes(held, Role::kQ) || quantizes(held, Role::kK) || quantizes(held, Role::kV))
-    quantize(in, count);
   push(held, Role::kQ, in.view(count), b.q, q_cols);
   push(held, Role::kK, in.view(count), b.k, k_cols);
   push(held, Role::kV, in.view(count), b.v, v_cols);
@@ -45,8 +36,7 @@ Status Forward::Impl::attention(uint32_t layer) {
       ops.rms_norm(k, k_norm, plus_one, spec.norm_eps, k_cols, k);
     } else if (a.qk_norm == QkNorm::kHead) {
       for (uint32_t h = 0; h < a.heads; ++h)
-        ops.rms_norm(q + h * a.key_dim, q_norm, plus_one, spec.norm_eps, a.key_dim,
-                     q + h * a.key_dim);
+        ops.rms_norm(q + h * q_head, q_norm, plus_one, spec.norm_eps, a.key_dim, q + h * q_head);
       for (uint32_t h = 0; h < a.kv_heads; ++h)
         ops.rms_norm(k + h * a.key_dim, k_norm, plus_one, spec.norm_eps, a.key_dim,
                      k + h * a.key_dim);
@@ -55,7 +45,7 @@ Status Forward::Impl::attention(uint32_t layer) {
       const RopeSpec& rope = ropes[static_cast<size_t>(a.rope)];
       const uint64_t at = (static_cast<uint64_t>(a.rope) * options.max_rows + r) * pairs;
       for (uint32_t h = 0; h < a.heads; ++h)
-        ops.rope(q + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
+        ops.rope(q + h * q_head, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
       for (uint32_t h = 0; h < a.kv_heads; ++h)
         ops.rope(k + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
     }
@@ -74,17 +64,17 @@ Status Forward::Impl::attention(uint32_t layer) {
     }
   });
   attend(layer, vector(held, Role::kSinks, &slot));
-  RowBuffer attended = b.attended;
-  attended.cols = a.heads * a.value_dim;
-  if (quantizes(held, Role::kO)) quantize(attended, count);
-  push(held, Role::kO, attended.view(count), b.y, spec.hidden);
-  flush();
-  slot = 0;
-  add_bias(b.y, spec.hidden, spec.hidden, count, vector(held, Role::kOBias, &slot));
-  if (l.mixer_out_norm) norm(b.y, vector(held, Role::kMixerOutNorm, &slot), count, b.y);
-  let_go(held);
-  add_residual(b.y);
-  return {};
+  if (a.gate) {
+    over_rows(count, uint64_t{a.heads} * a.value_dim * 8, [&](uint32_t r) {
+      for (uint32_t h = 0; h < a.heads; ++h) {
+        float* gate = b.q + uint64_t{r} * q_cols + h * q_head + a.key_dim;
+        float* out = b.attended.f32 + (uint64_t{r} * a.heads + h) * a.value_dim;
+        ops.sigmoid(gate, a.value_dim, gate);
+        ops.multiply(out, gate, a.value_dim, out);
+      }
+    });
+  }
+  mixed_output(held, Role::kO, Role::kOBias, a.heads * a.value_dim, a.out_scale, add);
 }
 
 void Forward::Impl::attend(uint32_t layer, const float* sinks) {
@@ -115,7 +105,7 @@ void Forward::Impl::attend(uint32_t layer, const float* sinks) {
       const auto r = static_cast<uint32_t>(task / a.heads),
                  h = static_cast<uint32_t>(task % a.heads);
       kernels::AttentionArgs args;
-      args.q = b.q + (uint64_t{r} * a.heads + h) * a.key_dim;
+      args.q = b.q + (uint64_t{r} * a.heads + h) * (a.key_dim + (a.gate ? a.value_dim : 0));
       args.key_dim = a.key_dim;
       args.value_dim = a.value_dim;
       args.kv_type = kv.type;

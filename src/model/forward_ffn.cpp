@@ -1,6 +1,8 @@
 // The feed-forward sublayer: dense, or a mixture of experts read one by one.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 
 #include "base/numeric.h"
 #include "model/forward_impl.h"
@@ -12,7 +14,10 @@ using format::Role;
 void Forward::Impl::activate(const FfnSpec& f, uint32_t n, uint32_t width) {
   over_rows(n, uint64_t{width} * 8, [&](uint32_t r) {
     float* gate = b.gate.f32 + uint64_t{r} * width;
-    ops.gated(f.act, gate, b.up + uint64_t{r} * width, f.alpha, f.limit, width, gate);
+    const float* up = b.up + uint64_t{r} * width;
+    if (!f.gated) return ops.activate(f.act, up, width, gate);
+    if (f.gate_scale != 1.0f) ops.scale(gate, f.gate_scale, width);
+    ops.gated(f.act, gate, up, f.alpha, f.limit, width, gate);
   });
 }
 
@@ -30,7 +35,7 @@ Status Forward::Impl::dense(uint32_t layer) {
   if (quantizes(held, Role::kGate) || quantizes(held, Role::kUp)) quantize(in, count);
   RowBuffer gate = b.gate;
   gate.cols = width;
-  push(held, Role::kGate, in.view(count), gate.f32, width);
+  if (l.ffn.gated) push(held, Role::kGate, in.view(count), gate.f32, width);
   push(held, Role::kUp, in.view(count), b.up, width);
   flush();
   add_bias(gate.f32, width, width, count, vector(held, Role::kGateBias, &slot));
@@ -40,11 +45,34 @@ Status Forward::Impl::dense(uint32_t layer) {
   push(held, Role::kDown, gate.view(count), b.y, spec.hidden);
   flush();
   add_bias(b.y, spec.hidden, spec.hidden, count, vector(held, Role::kDownBias, &slot));
+  if (l.ffn.out_scale != 1.0f) ops.scale(b.y, l.ffn.out_scale, count * spec.hidden);
   if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y);
   let_go(held);
   add_residual(b.y);
   return {};
 }
+
+namespace {
+
+// Leaves the scores of the best groups alone and makes the others' -infinity.
+void keep_best_groups(const MoeSpec& m, float* scores) {
+  const uint32_t size = m.experts / m.groups;
+  std::array<float, 256> sums;
+  std::array<uint32_t, 256> best;
+  for (uint32_t g = 0; g < m.groups; ++g) {
+    uint32_t two[2] = {0, 0};
+    kernels::top_k(scores + g * size, size, std::min(size, 2u), two);
+    sums[g] = scores[g * size + two[0]] + (size > 1 ? scores[g * size + two[1]] : 0.0f);
+  }
+  kernels::top_k(sums.data(), m.groups, m.groups_used, best.data());
+  std::array<bool, 256> kept = {};
+  for (uint32_t j = 0; j < m.groups_used; ++j) kept[best[j]] = true;
+  for (uint32_t e = 0; e < m.experts; ++e) {
+    if (!kept[e / size]) scores[e] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+}  // namespace
 
 // Scores, the chosen experts in rank order, and their weights, for every row.
 void Forward::Impl::route(const MoeSpec& m, const Held& held) {
@@ -52,18 +80,28 @@ void Forward::Impl::route(const MoeSpec& m, const Held& held) {
   flush();
   uint32_t slot = 0;
   add_bias(b.router, m.experts, m.experts, count, vector(held, Role::kRouterBias, &slot));
+  const float* correction = vector(held, Role::kRouterCorrection, &slot);
   over_rows(count, uint64_t{m.experts} * 16, [&](uint32_t r) {
     float* scores = b.router + uint64_t{r} * m.experts;
     float* weights = b.weights + uint64_t{r} * m.used;
     uint32_t* chosen = b.chosen + uint64_t{r} * m.used;
     if (m.score == RouterScore::kSoftmax) ops.softmax(scores, m.experts);
     if (m.score == RouterScore::kSigmoid) ops.sigmoid(scores, m.experts, scores);
-    kernels::top_k(scores, m.experts, m.used, chosen);
+    const float* choice = scores;
+    if (correction || m.groups > 1) {
+      float* own = b.choice + uint64_t{r} * m.experts;
+      std::memcpy(own, scores, m.experts * sizeof(float));
+      if (correction) ops.add(own, correction, m.experts);
+      if (m.groups > 1) keep_best_groups(m, own);
+      choice = own;
+    }
+    kernels::top_k(choice, m.experts, m.used, chosen);
     for (uint32_t j = 0; j < m.used; ++j) weights[j] = scores[chosen[j]];
     if (m.score == RouterScore::kSoftmaxSelected) ops.softmax(weights, m.used);
     if (m.normalize) {
       float sum = 0.0f;
       for (uint32_t j = 0; j < m.used; ++j) sum += weights[j];
+      sum += m.normalize_eps;
       for (uint32_t j = 0; j < m.used; ++j) weights[j] /= sum;
     }
     if (m.scale != 1.0f) ops.scale(weights, m.scale, m.used);
@@ -109,7 +147,7 @@ void Forward::Impl::expert(const MoeSpec& m, const FfnSpec& f, const Held& held,
   uint32_t slot = 0;
   RowBuffer gate = b.gate;
   gate.cols = m.width;
-  push(held, Role::kGate, in, gate.f32, m.width);
+  if (f.gated) push(held, Role::kGate, in, gate.f32, m.width);
   push(held, Role::kUp, in, b.up, m.width);
   flush();
   add_bias(gate.f32, m.width, m.width, n, vector(held, Role::kGateBias, &slot));
@@ -132,7 +170,7 @@ void Forward::Impl::expert(const MoeSpec& m, const FfnSpec& f, const Held& held,
 void Forward::Impl::shared_expert(const MoeSpec& m, const FfnSpec& f, const Held& held) {
   RowBuffer gate = b.gate;
   gate.cols = m.shared_width;
-  push(held, Role::kSharedGate, b.h.view(count), gate.f32, m.shared_width);
+  if (f.gated) push(held, Role::kSharedGate, b.h.view(count), gate.f32, m.shared_width);
   push(held, Role::kSharedUp, b.h.view(count), b.up, m.shared_width);
   if (m.shared_gate) push(held, Role::kSharedRouter, b.h.view(count), b.shared_gate, 1);
   flush();

@@ -42,18 +42,23 @@ struct Buffers {
   RowBuffer h;                                     // [rows, hidden] normed input of a sublayer
   float* y = nullptr;                              // [rows, hidden] output of a sublayer
   float *q = nullptr, *k = nullptr, *v = nullptr;  // [rows, heads * dim]
-  RowBuffer attended;                              // [rows, heads * value_dim]
-  RowBuffer gate;                                  // [rows, width]: gate, then act(gate) * up
-  float* up = nullptr;                             // [rows, width]
-  float* router = nullptr;                         // [rows, experts]
-  float* weights = nullptr;                        // [rows, used]
-  uint32_t* chosen = nullptr;                      // [rows, used]
-  RowBuffer gathered;                              // [rows, hidden] rows of one expert
-  float* expert_out = nullptr;                     // [rows, used, hidden]
-  float* down = nullptr;                 // [rows, hidden] output of one expert before it is spread
-  float* shared_gate = nullptr;          // [rows]
-  float *cos = nullptr, *sin = nullptr;  // [ropes, rows, dims / 2]
-  float* vectors = nullptr;              // vectors of the current pieces as f32
+  RowBuffer attended;         // [rows, heads * value_dim] input of the mixer's last projection
+  float* mix = nullptr;       // [rows, mix] projected input of a recurrent mixer
+  float* channels = nullptr;  // [rows, channels] its convolved part
+  float* conv = nullptr;      // [kernel, channels] weights, channels last
+  float *dt = nullptr, *decay = nullptr;  // [rows, heads]
+  RowBuffer gate;                         // [rows, width]: gate, then act(gate) * up
+  float* up = nullptr;                    // [rows, width]
+  float* router = nullptr;                // [rows, experts]
+  float* choice = nullptr;                // [rows, experts] scores as the choice sees them
+  float* weights = nullptr;               // [rows, used]
+  uint32_t* chosen = nullptr;             // [rows, used]
+  RowBuffer gathered;                     // [rows, hidden] rows of one expert
+  float* expert_out = nullptr;            // [rows, used, hidden]
+  float* down = nullptr;                  // [rows, hidden] output of one expert before it is spread
+  float* shared_gate = nullptr;           // [rows]
+  float *cos = nullptr, *sin = nullptr;   // [ropes, rows, dims / 2]
+  float* vectors = nullptr;               // vectors of the current pieces as f32
   const void** blocks = nullptr;  // [sequences, kv_heads, 2, blocks] KV block pointers of a layer
   float* logits = nullptr;        // [logit rows, vocab]
 };
@@ -62,6 +67,7 @@ struct Buffers {
 struct Extents {
   uint32_t q = 0, kv_k = 0, kv_v = 0, attended = 0, kv_heads = 0;
   uint32_t width = 0, experts = 0, used = 0, rope_pairs = 0, vectors = 0;
+  uint32_t mix = 0, channels = 0, conv = 0, state_heads = 0;  // recurrent mixers
   explicit Extents(const ModelSpec& spec);
 };
 
@@ -105,8 +111,9 @@ struct Forward::Impl {
 
   std::span<const Row> rows;
   uint32_t count = 0;
-  std::vector<KvSequence*> sequences;  // distinct ones of this step
-  std::vector<uint32_t> sequence_of;   // by row
+  std::vector<KvSequence*> sequences;          // distinct ones of this step
+  std::vector<uint32_t> sequence_of;           // by row
+  std::vector<uint32_t> row_order, row_begin;  // rows of each sequence, ascending
   std::vector<Job> jobs;
   std::vector<uint32_t> fired, expert_rows, expert_begin, expert_place;
   std::function<void(uint32_t, uint32_t, std::span<const uint32_t>)>* on_route = nullptr;
@@ -132,9 +139,27 @@ struct Forward::Impl {
   template <class F>
   void over_rows(uint32_t n, uint64_t work, F&& f);  // f(row) on all threads when it is worth it
 
+  template <class F>
+  void over_sequences(uint32_t parts, F&& f);
+
+  // Recurrent state: checks that each sequence's rows follow what its state has consumed.
+  Status begin_states();
+  void end_states();
+
   Status embed();
-  Status attention(uint32_t layer);
+  // The mixer sublayer; its parts write (or, when `add`, add) their output to b.y.
+  Status mix(uint32_t layer);
+  void attention(uint32_t layer, const Held& held, RowBuffer in, bool add);
   void attend(uint32_t layer, const float* sinks);
+  void short_conv(uint32_t layer, const Held& held, RowBuffer in);
+  void gated_delta(uint32_t layer, const Held& held, RowBuffer in);
+  void delta_rule(uint32_t layer, const float* norm);
+  void mamba(uint32_t layer, const Held& held, RowBuffer in, bool add);
+  void ssm(uint32_t layer, const float* skip, const float* norm);
+  void convolve(uint32_t layer, const Held& held, uint32_t kernel, uint32_t channels, bool silu,
+                float* x, uint64_t stride);
+  void mixed_output(const Held& held, format::Role weight, format::Role bias, uint32_t cols,
+                    float scale, bool add);
   Status dense(uint32_t layer);
   Status moe(uint32_t layer);
   void route(const MoeSpec& m, const Held& held);
@@ -145,6 +170,15 @@ struct Forward::Impl {
   Expected<std::span<const float>> head_logits();
   void rope_tables();
 };
+
+// f(sequence, part) for each sequence of the step, on all threads: a part's rows stay in order.
+template <class F>
+void Forward::Impl::over_sequences(uint32_t parts, F&& f) {
+  threads.parallel(sequences.size() * parts, 1, [&](uint64_t begin, uint64_t end, unsigned) {
+    for (uint64_t task = begin; task < end; ++task)
+      f(static_cast<uint32_t>(task / parts), static_cast<uint32_t>(task % parts));
+  });
+}
 
 template <class F>
 void Forward::Impl::over_rows(uint32_t n, uint64_t work, F&& f) {

@@ -12,19 +12,27 @@ namespace millrace::model {
 using kernels::kKvBlock;
 
 KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk,
-                      uint32_t sequences) {
+                      uint32_t sequences, uint32_t saves) {
   KvShape shape;
   shape.type = type;
   const uint64_t element = type == kernels::KvType::kF16 ? 2 : 4;
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& a = layer.attention;
+    const StateSize state = StateSize::of(spec, layer);
+    KvPlace place;
+    place.tail = shape.state_floats;
+    place.matrices = round_up(place.tail + state.tail, 16);
+    shape.state_floats = round_up(place.matrices + state.matrices, 16);
+    if (a.heads == 0) {
+      shape.places.push_back(place);
+      continue;
+    }
     // A window that never ends before the context does is no window.
     const uint32_t window = a.window >= context ? 0 : a.window;
     auto found = std::find_if(shape.groups.begin(), shape.groups.end(),
                               [&](const KvGroup& g) { return g.window == window; });
     if (found == shape.groups.end())
       found = shape.groups.insert(shape.groups.end(), KvGroup{window, 0, 0});
-    KvPlace place;
     place.group = static_cast<uint32_t>(found - shape.groups.begin());
     place.offset = found->page_bytes;
     place.k_bytes = element * a.key_dim * kKvBlock;
@@ -39,18 +47,26 @@ KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t cont
         group.window ? (uint64_t{group.window} + chunk + kKvBlock - 1) / kKvBlock + 1 : whole;
     group.pages = static_cast<uint32_t>(std::min(whole, seen) * sequences);
   }
+  if (shape.state_floats) shape.slabs = sequences * (1 + saves);
   return shape;
 }
 
-uint64_t KvShape::bytes() const {
+uint64_t KvShape::bytes() const { return page_bytes() + StatePool::bytes(state_floats, slabs); }
+
+uint64_t KvShape::page_bytes() const {
   uint64_t total = 0;
   for (const KvGroup& group : groups) total += round_up(group.page_bytes * group.pages, 4096);
   return total;
 }
 
 Expected<std::unique_ptr<KvPool>> KvPool::create(KvShape shape, stream::Ledger& ledger) {
-  MILLRACE_TRY(ledger.reserve(stream::Use::kKv, shape.bytes()));
+  std::unique_ptr<StatePool> states;
+  if (shape.state_floats) {
+    MILLRACE_ASSIGN(states, StatePool::create(shape.state_floats, shape.slabs, ledger));
+  }
+  MILLRACE_TRY(ledger.reserve(stream::Use::kKv, shape.page_bytes()));
   std::unique_ptr<KvPool> pool(new KvPool(std::move(shape), ledger));
+  pool->states_ = std::move(states);
   for (const KvGroup& group : pool->shape_.groups) {
     const uint64_t bytes = round_up(std::max<uint64_t>(group.page_bytes * group.pages, 1), 4096);
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -72,7 +88,7 @@ KvPool::~KvPool() {
            round_up(std::max<uint64_t>(shape_.groups[g].page_bytes * shape_.groups[g].pages, 1),
                     4096));
   }
-  ledger_.release(stream::Use::kKv, shape_.bytes());
+  ledger_.release(stream::Use::kKv, shape_.page_bytes());
 }
 
 Expected<uint32_t> KvPool::take(uint32_t group) {
@@ -91,11 +107,13 @@ void KvPool::drop(uint32_t group, uint32_t page) {
   if (--references_[group][page] == 0) free_[group].push_back(page);
 }
 
-KvSequence::KvSequence(KvPool& pool) : pool_(pool), pages_(pool.shape().groups.size()) {}
+KvSequence::KvSequence(KvPool& pool)
+    : pool_(pool), pages_(pool.shape().groups.size()), state_(pool.states()) {}
 
 KvSequence::~KvSequence() { trim(0); }
 
 Status KvSequence::reserve(uint32_t length) {
+  MILLRACE_TRY(state_.reserve());
   if (length <= length_) return {};
   const uint32_t first = length_ / kKvBlock, last = (length - 1) / kKvBlock;
   for (uint32_t g = 0; g < pages_.size(); ++g) {
@@ -134,6 +152,11 @@ void KvSequence::commit(uint32_t length) {
 }
 
 void KvSequence::trim(uint32_t length) {
+  forget(length);
+  if (length == 0) state_.clear();
+}
+
+void KvSequence::forget(uint32_t length) {
   const uint32_t keep = (length + kKvBlock - 1) / kKvBlock;
   for (uint32_t g = 0; g < pages_.size(); ++g) {
     auto& pages = pages_[g];
@@ -143,6 +166,30 @@ void KvSequence::trim(uint32_t length) {
     }
   }
   length_ = std::min(length_, length);
+}
+
+Status KvSequence::begin_round() { return state_.save(); }
+
+Expected<uint32_t> KvSequence::rollback(uint32_t length) {
+  for (uint32_t g = 0; g < pages_.size(); ++g) {
+    // The oldest position that a query at `length` sees must still be there.
+    const uint32_t window = pool_.shape().groups[g].window;
+    const uint32_t oldest = window && length + 1 > window ? length + 1 - window : 0;
+    if (oldest < length && !page(g, oldest / kKvBlock)) {
+      return fail(Code::kInternal, "positions that a row at {} would see are gone", length);
+    }
+  }
+  uint32_t from = length;
+  if (state_.exists() && state_.position() != length) {
+    const auto saved = state_.saved_position();
+    if (!saved || *saved > length) {
+      return fail(Code::kInternal, "the recurrent state cannot go back to position {}", length);
+    }
+    MILLRACE_TRY(state_.restore());
+    from = *saved;
+  }
+  forget(from);
+  return from;
 }
 
 std::byte* KvSequence::page(uint32_t group, uint32_t block) const {

@@ -90,28 +90,14 @@ Status apply_longrope(const nlohmann::json& p, uint32_t max_context, RopeSpec* r
 
 Expected<RopeSpec> make_rope(const nlohmann::json& parameters, double theta, uint32_t dims,
                              uint32_t max_context, bool interleaved) {
-  static constexpr std::array kKnown = {"rope_type",
-                                        "type",
-                                        "rope_theta",
-                                        "factor",
-                                        "low_freq_factor",
-                                        "high_freq_factor",
-                                        "original_max_position_embeddings",
-                                        "max_position_embeddings",
-                                        "beta_fast",
-                                        "beta_slow",
-                                        "mscale",
-                                        "mscale_all_dim",
-                                        "attention_factor",
-                                        "truncate",
-                                        "long_factor",
-                                        "short_factor",
-                                        "partial_rotary_factor",
-                                        "attention_factor_extra",
-                                        "llama_4_scaling_beta",
-                                        "finetuned",
-                                        "long_mscale",
-                                        "short_mscale"};
+  static constexpr std::array kKnown = {
+      "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
+      "original_max_position_embeddings", "max_position_embeddings", "beta_fast", "beta_slow",
+      "mscale", "mscale_all_dim", "attention_factor", "truncate", "long_factor", "short_factor",
+      "partial_rotary_factor", "attention_factor_extra", "llama_4_scaling_beta", "finetuned",
+      "long_mscale", "short_mscale",
+      // Positions in three axes, equal for text.
+      "mrope_section", "mrope_interleaved"};
   const nlohmann::json p = parameters.is_object() ? parameters : nlohmann::json::object();
   for (const auto& [key, value] : p.items()) {
     if (!value.is_null() && std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {

@@ -2,7 +2,9 @@
 // it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +46,41 @@ struct AttentionSpec {
   float position_beta = 0.0f;  // q *= 1 + beta * ln(1 + floor(position / position_period)); 0: off
   uint32_t position_period = 1;
   bool q_bias = false, k_bias = false, v_bias = false, o_bias = false;
+  bool gate = false;       // q has a gate behind each head: the head's output *= sigmoid(gate)
+  float out_scale = 1.0f;  // of the sublayer's output
+};
+
+// Gated short convolution (LFM2): [B | C | x] = in(h); out(C * conv(B * x)).
+struct ShortConvSpec {
+  uint32_t kernel = 0;
+  bool bias = false;  // of the projections and the convolution
+};
+
+// Gated DeltaNet: each value head keeps a matrix [key_dim, value_dim], updated by the delta rule.
+struct DeltaSpec {
+  uint32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, kernel = 0;
+  bool fused_qkvz = false;  // one projection [q | k | v | z] cut by key head
+  bool fused_ba = false;    // one projection [beta | alpha] cut by key head
+  bool tiled = false;       // value head h reads key head h mod key_heads, not h / (their ratio)
+  bool log_decay = true;    // the file keeps log A; else -A
+
+  uint32_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+};
+
+// Mamba-2: each head keeps a matrix [state_dim, head_dim]; in(h) = [gate | x | B | C | dt].
+struct Mamba2Spec {
+  uint32_t heads = 0, head_dim = 0, state_dim = 0, groups = 0, kernel = 0;
+  bool norm = true;               // of the output, by group
+  bool norm_before_gate = false;  // norm(y) * silu(gate), not norm(y * silu(gate))
+  bool in_bias = false, conv_bias = false, out_bias = false;
+  bool log_decay = true;
+  float least_dt = 0.0f, most_dt = std::numeric_limits<float>::infinity();
+  std::array<float, 5> in_scale = {1, 1, 1, 1, 1};  // of the parts of in(h)
+  float out_scale = 1.0f;
+
+  uint32_t inner() const { return heads * head_dim; }
+  uint32_t channels() const { return inner() + 2 * groups * state_dim; }
+  uint32_t columns() const { return inner() + channels() + heads; }  // of in(h)
 };
 
 enum class RouterScore : uint8_t { kSoftmax, kSoftmaxSelected, kSigmoid };
@@ -53,12 +90,16 @@ struct MoeSpec {
   uint32_t used = 0;   // top-k
   uint32_t width = 0;  // inner width of an expert
   RouterScore score = RouterScore::kSoftmax;
-  bool normalize = false;     // weights of the selected divided by their sum
-  float scale = 1.0f;         // then multiplied by this
-  bool router_bias = false;   // added to the router's logits
-  bool expert_bias = false;   // gate, up and down of an expert have biases
-  uint32_t shared_width = 0;  // shared expert; 0: none
-  bool shared_gate = false;   // its output times sigmoid(router row)
+  bool correction = false;     // added to the scores, for the choice only
+  uint32_t groups = 1;         // of neighbouring experts; only the best ones' are chosen from:
+  uint32_t groups_used = 1;    // those with the largest sums of their two best
+  bool normalize = false;      // weights of the selected divided by their sum
+  float normalize_eps = 0.0f;  // plus this
+  float scale = 1.0f;          // then multiplied by this
+  bool router_bias = false;    // added to the router's logits
+  bool expert_bias = false;    // gate, up and down of an expert have biases
+  uint32_t shared_width = 0;   // shared expert; 0: none
+  bool shared_gate = false;    // its output times sigmoid(router row)
 };
 
 struct FfnSpec {
@@ -66,15 +107,25 @@ struct FfnSpec {
   kernels::Activation act = kernels::Activation::kSilu;
   float alpha = 0.0f, limit = 0.0f;  // kSwigluOai
   bool bias = false;                 // dense gate, up, down
+  bool gated = true;                 // act(gate) * up; else act(up), and there is no gate
+  float gate_scale = 1.0f;           // of gate, before act
+  float out_scale = 1.0f;            // of the sublayer's output
   std::optional<MoeSpec> moe;
 };
 
 struct LayerSpec {
-  AttentionSpec attention;
-  FfnSpec ffn;
+  // Mixers that are there read the same normed input, and their outputs are added up.
+  AttentionSpec attention;  // heads == 0: none
+  std::optional<ShortConvSpec> conv;
+  std::optional<DeltaSpec> delta;
+  std::optional<Mamba2Spec> mamba;
+  FfnSpec ffn;  // width 0 and no moe: none
   // Norms around the two sublayers: in = before it, out = on its output before the residual sum.
   bool mixer_in_norm = true, mixer_out_norm = false;
   bool ffn_in_norm = true, ffn_out_norm = false;
+
+  bool has_mixer() const { return attention.heads || conv || delta || mamba; }
+  bool has_ffn() const { return ffn.width || ffn.moe; }
 };
 
 struct ModelSpec {

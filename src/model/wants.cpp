@@ -6,29 +6,72 @@ using format::Role;
 
 namespace {
 constexpr size_t kMostWants = 32;  // of one piece
+
+void attention_wants(const ModelSpec& spec, const AttentionSpec& a, std::vector<Want>* wants) {
+  const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim,
+                 o = a.heads * a.value_dim, q_rows = a.gate ? q + o : q;
+  wants->push_back({Role::kQ, q_rows, spec.hidden});
+  wants->push_back({Role::kK, k, spec.hidden});
+  wants->push_back({Role::kV, v, spec.hidden});
+  wants->push_back({Role::kO, spec.hidden, o});
+  if (a.q_bias) wants->push_back({Role::kQBias, 0, q_rows});
+  if (a.k_bias) wants->push_back({Role::kKBias, 0, k});
+  if (a.v_bias) wants->push_back({Role::kVBias, 0, v});
+  if (a.o_bias) wants->push_back({Role::kOBias, 0, spec.hidden});
+  if (a.qk_norm != QkNorm::kNone) {
+    const bool full = a.qk_norm == QkNorm::kFull;
+    wants->push_back({Role::kQNorm, 0, full ? q : a.key_dim});
+    wants->push_back({Role::kKNorm, 0, full ? k : a.key_dim});
+  }
+  if (a.sinks) wants->push_back({Role::kSinks, 0, a.heads});
 }
 
+void conv_wants(const ModelSpec& spec, const ShortConvSpec& c, std::vector<Want>* wants) {
+  wants->push_back({Role::kMixIn, 3 * spec.hidden, spec.hidden});
+  wants->push_back({Role::kConv, 0, spec.hidden * c.kernel, false, c.kernel});
+  wants->push_back({Role::kMixOut, spec.hidden, spec.hidden});
+  if (!c.bias) return;
+  wants->push_back({Role::kMixInBias, 0, 3 * spec.hidden});
+  wants->push_back({Role::kConvBias, 0, spec.hidden});
+  wants->push_back({Role::kMixOutBias, 0, spec.hidden});
+}
+
+void delta_wants(const ModelSpec& spec, const DeltaSpec& d, std::vector<Want>* wants) {
+  const uint32_t inner = d.value_heads * d.value_dim, channels = d.channels();
+  wants->push_back({Role::kMixIn, d.fused_qkvz ? channels + inner : channels, spec.hidden});
+  if (!d.fused_qkvz) wants->push_back({Role::kMixGate, inner, spec.hidden});
+  wants->push_back({Role::kMixBeta, d.fused_ba ? 2 * d.value_heads : d.value_heads, spec.hidden});
+  if (!d.fused_ba) wants->push_back({Role::kMixAlpha, d.value_heads, spec.hidden});
+  wants->push_back({Role::kConv, 0, channels * d.kernel, false, d.kernel});
+  wants->push_back({Role::kDecay, 0, d.value_heads});
+  wants->push_back({Role::kTimeBias, 0, d.value_heads});
+  wants->push_back({Role::kMixNorm, 0, d.value_dim});
+  wants->push_back({Role::kMixOut, spec.hidden, inner});
+}
+
+void mamba_wants(const ModelSpec& spec, const Mamba2Spec& m, std::vector<Want>* wants) {
+  wants->push_back({Role::kMixIn, m.columns(), spec.hidden});
+  if (m.in_bias) wants->push_back({Role::kMixInBias, 0, m.columns()});
+  wants->push_back({Role::kConv, 0, m.channels() * m.kernel, false, m.kernel});
+  if (m.conv_bias) wants->push_back({Role::kConvBias, 0, m.channels()});
+  wants->push_back({Role::kDecay, 0, m.heads});
+  wants->push_back({Role::kTimeBias, 0, m.heads});
+  wants->push_back({Role::kSkip, 0, m.heads});
+  if (m.norm) wants->push_back({Role::kMixNorm, 0, m.inner(), false, m.inner() / m.groups});
+  wants->push_back({Role::kMixOut, spec.hidden, m.inner()});
+  if (m.out_bias) wants->push_back({Role::kMixOutBias, 0, spec.hidden});
+}
+
+}  // namespace
+
 std::vector<Want> mixer_wants(const ModelSpec& spec, const LayerSpec& layer) {
-  const AttentionSpec& a = layer.attention;
-  const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim,
-                 o = a.heads * a.value_dim;
   std::vector<Want> wants;
   wants.reserve(kMostWants);
   if (layer.mixer_in_norm) wants.push_back({Role::kMixerInNorm, 0, spec.hidden});
-  wants.push_back({Role::kQ, q, spec.hidden});
-  wants.push_back({Role::kK, k, spec.hidden});
-  wants.push_back({Role::kV, v, spec.hidden});
-  wants.push_back({Role::kO, spec.hidden, o});
-  if (a.q_bias) wants.push_back({Role::kQBias, 0, q});
-  if (a.k_bias) wants.push_back({Role::kKBias, 0, k});
-  if (a.v_bias) wants.push_back({Role::kVBias, 0, v});
-  if (a.o_bias) wants.push_back({Role::kOBias, 0, spec.hidden});
-  if (a.qk_norm != QkNorm::kNone) {
-    const bool full = a.qk_norm == QkNorm::kFull;
-    wants.push_back({Role::kQNorm, 0, full ? q : a.key_dim});
-    wants.push_back({Role::kKNorm, 0, full ? k : a.key_dim});
-  }
-  if (a.sinks) wants.push_back({Role::kSinks, 0, a.heads});
+  if (layer.attention.heads) attention_wants(spec, layer.attention, &wants);
+  if (layer.conv) conv_wants(spec, *layer.conv, &wants);
+  if (layer.delta) delta_wants(spec, *layer.delta, &wants);
+  if (layer.mamba) mamba_wants(spec, *layer.mamba, &wants);
   if (layer.mixer_out_norm) wants.push_back({Role::kMixerOutNorm, 0, spec.hidden});
   return wants;
 }
@@ -41,18 +84,19 @@ std::vector<Want> ffn_wants(const ModelSpec& spec, const LayerSpec& layer) {
   if (f.moe) {
     wants.push_back({Role::kRouter, f.moe->experts, spec.hidden});
     if (f.moe->router_bias) wants.push_back({Role::kRouterBias, 0, f.moe->experts});
+    if (f.moe->correction) wants.push_back({Role::kRouterCorrection, 0, f.moe->experts});
     if (f.moe->shared_width) {
-      wants.push_back({Role::kSharedGate, f.moe->shared_width, spec.hidden});
+      if (f.gated) wants.push_back({Role::kSharedGate, f.moe->shared_width, spec.hidden});
       wants.push_back({Role::kSharedUp, f.moe->shared_width, spec.hidden});
       wants.push_back({Role::kSharedDown, spec.hidden, f.moe->shared_width});
       if (f.moe->shared_gate) wants.push_back({Role::kSharedRouter, 1, spec.hidden});
     }
   } else {
-    wants.push_back({Role::kGate, f.width, spec.hidden});
+    if (f.gated) wants.push_back({Role::kGate, f.width, spec.hidden});
     wants.push_back({Role::kUp, f.width, spec.hidden});
     wants.push_back({Role::kDown, spec.hidden, f.width});
     if (f.bias) {
-      wants.push_back({Role::kGateBias, 0, f.width});
+      if (f.gated) wants.push_back({Role::kGateBias, 0, f.width});
       wants.push_back({Role::kUpBias, 0, f.width});
       wants.push_back({Role::kDownBias, 0, spec.hidden});
     }
@@ -61,14 +105,15 @@ std::vector<Want> ffn_wants(const ModelSpec& spec, const LayerSpec& layer) {
   return wants;
 }
 
-std::vector<Want> expert_wants(const ModelSpec& spec, const MoeSpec& moe) {
+std::vector<Want> expert_wants(const ModelSpec& spec, const FfnSpec& ffn) {
+  const MoeSpec& moe = *ffn.moe;
   std::vector<Want> wants;
   wants.reserve(kMostWants);
-  wants.push_back({Role::kGate, moe.width, spec.hidden});
+  if (ffn.gated) wants.push_back({Role::kGate, moe.width, spec.hidden});
   wants.push_back({Role::kUp, moe.width, spec.hidden});
   wants.push_back({Role::kDown, spec.hidden, moe.width});
   if (moe.expert_bias) {
-    wants.push_back({Role::kGateBias, 0, moe.width});
+    if (ffn.gated) wants.push_back({Role::kGateBias, 0, moe.width});
     wants.push_back({Role::kUpBias, 0, moe.width});
     wants.push_back({Role::kDownBias, 0, spec.hidden});
   }

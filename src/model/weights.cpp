@@ -125,10 +125,16 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
   const uint64_t stack =
       rule.stacked ? spec_.layers[static_cast<uint32_t>(piece.layer)].ffn.moe->experts : 0;
   if (vector) {
-    std::vector<uint64_t> expected;
+    std::vector<uint64_t> expected, shape = t.shape;
     if (rule.stacked) expected.push_back(stack);
-    expected.push_back(total);
-    if (t.shape != expected) return mismatch(fmt::format("[{}]", fmt::join(expected, ", ")));
+    if (want.inner) expected.push_back(total / want.inner);
+    expected.push_back(want.inner ? want.inner : total);
+    // Axes of length 1 say nothing, and a vector of two axes may come as one.
+    std::erase(shape, 1u);
+    const bool flat = want.inner && shape == std::vector<uint64_t>{total};
+    auto bare = expected;
+    std::erase(bare, 1u);
+    if (shape != bare && !flat) return mismatch(fmt::format("[{}]", fmt::join(expected, ", ")));
     view.vector = true;
     view.layout.rows = 1;
     view.layout.cols = want.cols;
@@ -254,7 +260,8 @@ Status Builder::experts(uint32_t i, const MoeSpec& moe) {
     piece.layer = static_cast<int32_t>(i);
     piece.expert = static_cast<int32_t>(e);
     piece.name = fmt::format("layers.{}.experts.{}", i, e);
-    for (const Want& want : expert_wants(spec_, moe)) MILLRACE_TRY(add(&piece, want));
+    for (const Want& want : expert_wants(spec_, spec_.layers[i].ffn))
+      MILLRACE_TRY(add(&piece, want));
     close(std::move(piece));
   }
   return {};
@@ -262,12 +269,15 @@ Status Builder::experts(uint32_t i, const MoeSpec& moe) {
 
 Status Builder::layer(uint32_t i) {
   const LayerSpec& layer = spec_.layers[i];
-  Piece mixer;
-  mixer.kind = PieceKind::kMixer;
-  mixer.layer = static_cast<int32_t>(i);
-  mixer.name = fmt::format("layers.{}.mixer", i);
-  for (const Want& want : mixer_wants(spec_, layer)) MILLRACE_TRY(add(&mixer, want));
-  close(std::move(mixer));
+  if (layer.has_mixer()) {
+    Piece mixer;
+    mixer.kind = PieceKind::kMixer;
+    mixer.layer = static_cast<int32_t>(i);
+    mixer.name = fmt::format("layers.{}.mixer", i);
+    for (const Want& want : mixer_wants(spec_, layer)) MILLRACE_TRY(add(&mixer, want));
+    close(std::move(mixer));
+  }
+  if (!layer.has_ffn()) return {};
 
   Piece ffn;
   ffn.kind = layer.ffn.moe ? PieceKind::kRouter : PieceKind::kFfn;

@@ -21,11 +21,26 @@ Status build_smollm3(Config&, ModelSpec*);
 Status build_olmo2(Config&, ModelSpec*);
 Status build_olmo3(Config&, ModelSpec*);
 Status build_granite(Config&, ModelSpec*);
+Status build_lfm2(Config&, ModelSpec*);
+Status build_lfm2_moe(Config&, ModelSpec*);
+Status build_qwen3_next(Config&, ModelSpec*);
+Status build_qwen3_5(Config&, ModelSpec*);
+Status build_qwen3_5_moe(Config&, ModelSpec*);
+Status build_nemotron_h(Config&, ModelSpec*);
+Status build_falcon_h1(Config&, ModelSpec*);
+
+// Shared by families with Mamba-2 layers.
+Expected<Mamba2Spec> read_mamba2(Config&);
+void names_mamba2(bool gguf, const std::string& prefix, NameRules*);
 
 void names_mixtral(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_gemma(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_gpt_oss(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_phi3(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_olmo2(bool gguf, NameRules*, std::vector<std::string>* drops);
+void names_lfm2(bool gguf, NameRules*, std::vector<std::string>* drops);
+void names_qwen3_next(bool gguf, NameRules*, std::vector<std::string>* drops);
+void names_nemotron_h(bool gguf, NameRules*, std::vector<std::string>* drops);
+void names_falcon_h1(bool gguf, NameRules*, std::vector<std::string>* drops);
 
 }  // namespace millrace::model

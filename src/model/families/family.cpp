@@ -1,5 +1,6 @@
 #include "model/families/family.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/rope.h"
@@ -145,6 +146,90 @@ MoeSpec read_moe(Config& config) {
     config.fail_key("num_experts_per_tok", "is larger than the number of experts");
   if (moe.experts > 65536) config.fail_key("num_experts", "is larger than any model's");
   return moe;
+}
+
+// Layer i has experts unless it is named dense or off the sparse step.
+Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe) {
+  const uint32_t step = config.uint("decoder_sparse_step", 1);
+  const auto dense = config.json("mlp_only_layers");
+  for (uint32_t i = 0; i < spec->layers.size(); ++i) {
+    bool sparse = step > 0 && (i + 1) % step == 0;
+    if (dense.is_array()) {
+      for (const auto& entry : dense) sparse = sparse && entry != i;
+    }
+    if (sparse) spec->layers[i].ffn.moe = moe;
+  }
+  return config.status();
+}
+
+void sigmoid_router(Config& config, MoeSpec* moe, double normalize_eps) {
+  moe->score = RouterScore::kSigmoid;
+  moe->correction = true;
+  moe->normalize = config.flag("norm_topk_prob", true);
+  moe->normalize_eps = static_cast<float>(normalize_eps);
+  moe->scale = static_cast<float>(config.number("routed_scaling_factor", 1.0));
+  moe->groups = config.uint("n_group", 1);
+  moe->groups_used = config.uint("topk_group", 1);
+  if (moe->groups == 0 || moe->groups > 256 || moe->experts % moe->groups != 0)
+    config.fail_key("n_group", "does not divide the experts into at most 256 groups");
+  else if (moe->groups_used == 0 || moe->groups_used > moe->groups ||
+           moe->used > moe->experts / moe->groups * moe->groups_used)
+    config.fail_key("topk_group", "leaves fewer experts than a token uses, or more than there are");
+}
+
+Expected<std::vector<bool>> attention_layers(Config& config, const char* other,
+                                             const std::function<bool(uint32_t)>& full) {
+  const uint32_t layers = config.uint("num_hidden_layers");
+  MILLRACE_TRY(config.status());
+  const auto types = config.json("layer_types");
+  std::vector<bool> attention(layers);
+  if (!types.is_null() && (!types.is_array() || types.size() != layers))
+    return fail(Code::kInvalid, "config: 'layer_types' must list {} layers", layers);
+  for (uint32_t i = 0; i < layers; ++i) {
+    if (types.is_null()) {
+      attention[i] = full(i);
+      continue;
+    }
+    const auto type = types[i].is_string() ? types[i].get<std::string>() : std::string();
+    attention[i] = type == "full_attention" || type == "attention";
+    if (!attention[i] && type != other) {
+      return fail(Code::kUnsupported, "config: layer_types[{}] = {} is not supported", i,
+                  types[i].dump().substr(0, 60));
+    }
+  }
+  return attention;
+}
+
+std::vector<uint32_t> per_layer(Config& config, const char* key) {
+  const uint32_t layers = config.uint("num_hidden_layers");
+  const auto value = config.json(key);
+  std::vector<uint32_t> numbers;
+  if (!value.is_array()) {
+    numbers.assign(std::min(layers, 4096u), config.uint(key, 0));
+    return numbers;
+  }
+  uint32_t most = 0;
+  for (const auto& entry : value) {
+    numbers.push_back(entry.is_number_unsigned() ? entry.get<uint32_t>() : 0);
+    most = std::max(most, numbers.back());
+  }
+  if (numbers.size() != layers) config.fail_key(key, "does not list every layer");
+  numbers.resize(std::min(layers, 4096u));
+  config.put(key, most);
+  return numbers;
+}
+
+void accept_wrapped(NameRules* rules) {
+  const size_t plain = rules->size();
+  for (size_t i = 0; i < plain; ++i) {
+    NameRule rule = (*rules)[i];
+    const std::string pattern = rule.pattern;
+    rule.pattern = "language_model." + pattern;  // MLX
+    rules->push_back(rule);
+    if (!pattern.starts_with("model.")) continue;
+    rule.pattern = "model.language_model." + pattern.substr(6);
+    rules->push_back(rule);
+  }
 }
 
 }  // namespace millrace::model

@@ -1,6 +1,7 @@
 // A family: how one architecture's config becomes a ModelSpec, and how its tensors are called.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,26 @@ bool (*every_layer(Config& config))(uint32_t layer);
 // Every layer's FFN (or those where sparse(layer)) becomes experts: num_experts |
 // num_local_experts, num_experts_per_tok.
 MoeSpec read_moe(Config& config);
+
+// Layers get experts as decoder_sparse_step and mlp_only_layers say.
+Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe);
+
+// The router of DeepSeek and those after it: sigmoid scores, corrected for the choice; n_group,
+// topk_group, norm_topk_prob, routed_scaling_factor.
+void sigmoid_router(Config& config, MoeSpec* moe, double normalize_eps);
+
+// Which layers have attention: "full_attention" or "attention" in layer_types, the others being
+// called `other`; without layer_types, those where full(layer). In GGUF files, those that have kv
+// heads.
+Expected<std::vector<bool>> attention_layers(Config& config, const char* other,
+                                             const std::function<bool(uint32_t)>& full);
+
+// GGUF: a key that may hold one number a layer becomes its largest; the numbers are returned.
+std::vector<uint32_t> per_layer(Config& config, const char* key);
+
+// Rules for checkpoints whose language model lies inside another: model.language_model.* and
+// language_model.*.
+void accept_wrapped(NameRules* rules);
 
 // Prepends rules.
 void put_first(NameRules* rules, NameRules own);

@@ -27,20 +27,6 @@ void head_norms(ModelSpec* spec) {
   for (auto& layer : spec->layers) layer.attention.qk_norm = QkNorm::kHead;
 }
 
-// Layer i has experts unless it is named dense or off the sparse step.
-Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe) {
-  const uint32_t step = config.uint("decoder_sparse_step", 1);
-  const auto dense = config.json("mlp_only_layers");
-  for (uint32_t i = 0; i < spec->layers.size(); ++i) {
-    bool sparse = step > 0 && (i + 1) % step == 0;
-    if (dense.is_array()) {
-      for (const auto& entry : dense) sparse = sparse && entry != i;
-    }
-    if (sparse) spec->layers[i].ffn.moe = moe;
-  }
-  return config.status();
-}
-
 }  // namespace
 
 Status build_qwen2(Config& config, ModelSpec* spec) {
