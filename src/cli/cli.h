@@ -6,12 +6,16 @@
 // Ctrl-C.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include "cli/terminal.h"
 #include "millrace/status.h"
+
+namespace CLI {
+class App;
+}
 
 namespace millrace::cli {
 

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <cerrno>
 #include <cstring>

@@ -1,6 +1,7 @@
 // millrace families: which model families this build runs.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <memory>

@@ -45,7 +45,9 @@ std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
 
 std::string HelpFormatter::make_group(std::string group, bool is_positional,
                                       std::vector<const CLI::Option*> options) const {
-  std::string text = "\n" + group + ":\n";
+  // The caller puts an empty line between groups, but none before the first.
+  std::string text = is_positional || group == "Options" ? "\n" : "";
+  text += group + ":\n";
   for (const CLI::Option* option : options) text += make_option(option, is_positional);
   return text;
 }

@@ -1,6 +1,7 @@
 // millrace pack: lay a model out for streaming.
 
 #include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -4,12 +4,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/status.h"
 #include "cli/answer.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/size.h"
 
 namespace millrace::cli {
 namespace {
@@ -65,6 +67,16 @@ int run_once(const Cli& cli, const RunOptions& options, const std::string& text,
   return answer->completion.finish == FinishReason::kCancelled ? kInterrupted : kOk;
 }
 
+std::string summary(const Engine& engine) {
+  const ModelInfo& info = engine.model().info();
+  const Plan& plan = engine.plan();
+  auto choices = engine.choices();
+  return fmt::format("{}, {}, {}; {} of {} weights in memory; reads {}", info.name,
+                     info.architecture, info.format,
+                     format_size(static_cast<double>(std::min(plan.budget, plan.total_bytes))),
+                     format_size(static_cast<double>(plan.total_bytes)), choices["io"]);
+}
+
 int run(const Cli& cli, RunOptions options) {
   const bool talk = options.chat && !options.has_prompt && cli.terminal.in_tty;
   if (talk && options.json)
@@ -84,9 +96,11 @@ int run(const Cli& cli, RunOptions options) {
     if (!got) return cli.report(got.error());
     text = std::move(*got);
   }
-  options.engine.log = [](std::string_view line) { spdlog::info("{}", line); };
+  options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
   auto engine = Engine::open(options.engine);
   if (!engine) return cli.report(engine.error());
+  // The whole list is for --explain; the line that matters most is always there.
+  spdlog::info("{}", summary(**engine));
   if (options.explain) {
     std::fputs("what was chosen on this machine:\n", stderr);
     std::fputs(choices_report(**engine).c_str(), stderr);

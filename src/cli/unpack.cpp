@@ -1,6 +1,7 @@
 // millrace unpack: give the source files of a packed model back.
 
 #include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>

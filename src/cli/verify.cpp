@@ -1,6 +1,7 @@
 // millrace verify: check every hash of a packed model.
 
 #include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>
