@@ -68,8 +68,9 @@ Expected<std::vector<std::string>> entries_of(const std::string& path) {
 // What says whose folder it is goes last, so that a kill in between leaves one that is known as ours.
 Status remove_files(const std::string& path) {
   MILLRACE_ASSIGN(auto names, entries_of(path));
-  std::ranges::stable_partition(
-      names, [](const std::string& name) { return name != kManifestName && name != kJournalName; });
+  std::stable_partition(names.begin(), names.end(), [](const std::string& name) {
+    return name != kManifestName && name != kJournalName;
+  });
   for (const std::string& name : names) {
     const std::string file = path + "/" + name;
     if (::unlink(file.c_str()) != 0 && errno != ENOENT) return io_error(file, "remove", errno);
