@@ -13,9 +13,12 @@
 namespace millrace {
 namespace {
 
-// About 20-40 microseconds: longer than the serial stretches between the products of a decode step,
+// About 100 microseconds: longer than the serial stretches between the products of a decode step,
 // short enough that a busy machine gets its core back.
-constexpr int kSpins = 1000;
+constexpr int kSpins = 3000;
+// Pieces for each thread: enough that a late thread's share is taken by others, few enough that
+// what a kernel prepares for each piece stays small.
+constexpr uint64_t kPiecesPerThread = 4;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -42,26 +45,20 @@ uint32_t await_change(std::atomic<uint32_t>& word, uint32_t old) {
 }  // namespace
 
 struct Threads::Impl {
-  struct Job {
-    Body body = nullptr;
-    void* context = nullptr;
-    uint64_t count = 0;
-    uint32_t threads = 1;
-  };
   // Each worker has its own word, so that one without work stays asleep and none can miss a call.
   struct alignas(64) Worker {
     std::atomic<uint32_t> calls{0};
     std::thread thread;
   };
 
-  explicit Impl(unsigned count) : workers(count - 1) {
+  explicit Impl(unsigned threads) : workers(threads - 1) {
     for (unsigned i = 0; i < workers.size(); ++i) {
       workers[i].thread = std::thread([this, i] { work(i); });
     }
   }
 
   ~Impl() {
-    stop = true;  // published by the increments below
+    stop.store(true, std::memory_order_relaxed);  // published by the increments below
     for (Worker& worker : workers) {
       worker.calls.fetch_add(1, std::memory_order_release);
       worker.calls.notify_one();
@@ -69,13 +66,24 @@ struct Threads::Impl {
     for (Worker& worker : workers) worker.thread.join();
   }
 
-  void run_part(const Job& j, uint32_t thread) {
-    const auto cut = [&](uint64_t t) {
-      return j.count / j.threads * t + std::min<uint64_t>(j.count % j.threads, t);
-    };
-    const uint64_t begin = cut(thread);
-    const uint64_t end = cut(thread + 1);
-    if (begin < end) j.body(j.context, begin, end, thread);
+  // Takes pieces of call number `call` until none is left. A worker can come so late that it reads
+  // fields of the next job here; but `next` was closed before those were written, so it then takes
+  // nothing (acquire here and release in run() make that order visible).
+  void take_pieces(uint32_t call, unsigned thread) {
+    const Body b = body.load(std::memory_order_acquire);
+    void* const c = context.load(std::memory_order_acquire);
+    const uint64_t n = count.load(std::memory_order_acquire);
+    const uint64_t k = pieces.load(std::memory_order_acquire);
+    const auto cut = [n, k](uint64_t piece) { return n / k * piece + std::min(n % k, piece); };
+    uint64_t at = next.load(std::memory_order_acquire);
+    while (static_cast<uint32_t>(at >> 32) == call) {
+      const uint64_t piece = at & 0xffffffffu;
+      if (piece >= k || piece == kClosed) return;
+      if (!next.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel)) continue;
+      b(c, cut(piece), cut(piece + 1), thread);
+      if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) left.notify_one();
+      at = next.load(std::memory_order_acquire);
+    }
   }
 
   void work(unsigned index) {
@@ -83,16 +91,19 @@ struct Threads::Impl {
     uint32_t seen = 0;
     for (;;) {
       seen = await_change(self.calls, seen);
-      if (stop) return;
-      run_part(job, index + 1);
-      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+      if (stop.load(std::memory_order_relaxed)) return;
+      take_pieces(static_cast<uint32_t>(next.load(std::memory_order_acquire) >> 32), index + 1);
     }
   }
 
   std::vector<Worker> workers;
-  alignas(64) std::atomic<uint32_t> pending{0};  // workers that have not finished the current call
-  Job job;                                       // published by Worker::calls
-  bool stop = false;
+  static constexpr uint32_t kClosed = UINT32_MAX;
+  alignas(64) std::atomic<uint64_t> next{kClosed};  // call number << 32 | next piece
+  alignas(64) std::atomic<uint32_t> left{0};        // pieces that are not done
+  std::atomic<Body> body{nullptr};                  // the job; published by `next`
+  std::atomic<void*> context{nullptr};
+  std::atomic<uint64_t> count{0}, pieces{1};
+  std::atomic<bool> stop{false};
   std::atomic<bool> running{false};  // asserts that calls do not nest or overlap
 };
 
@@ -105,7 +116,7 @@ void Threads::run(uint64_t count, uint64_t grain, Body body, void* context) {
   if (count == 0) return;
   Impl& impl = *impl_;
   const uint64_t worth = std::max<uint64_t>(count / std::max<uint64_t>(grain, 1), 1);
-  const auto threads = static_cast<uint32_t>(std::min<uint64_t>(this->count(), worth));
+  const uint64_t threads = std::min<uint64_t>(this->count(), worth);
   if (threads == 1) {
     body(context, 0, count, 0);
     return;
@@ -113,15 +124,22 @@ void Threads::run(uint64_t count, uint64_t grain, Body body, void* context) {
   [[maybe_unused]] const bool nested = impl.running.exchange(true, std::memory_order_relaxed);
   assert(!nested && "Threads::run does not nest");
 
-  impl.job = {body, context, count, threads};
-  impl.pending.store(threads - 1, std::memory_order_relaxed);
-  for (uint32_t i = 0; i + 1 < threads; ++i) {
+  const uint64_t pieces = std::min(worth, threads * kPiecesPerThread);
+  const auto call = static_cast<uint32_t>(impl.next.load(std::memory_order_relaxed) >> 32) + 2;
+  impl.next.store((uint64_t{call} - 1) << 32 | Impl::kClosed, std::memory_order_release);
+  impl.body.store(body, std::memory_order_release);
+  impl.context.store(context, std::memory_order_release);
+  impl.count.store(count, std::memory_order_release);
+  impl.pieces.store(pieces, std::memory_order_release);
+  impl.left.store(static_cast<uint32_t>(pieces), std::memory_order_relaxed);
+  impl.next.store(uint64_t{call} << 32, std::memory_order_release);
+  for (uint64_t i = 0; i + 1 < threads; ++i) {
     impl.workers[i].calls.fetch_add(1, std::memory_order_release);
     impl.workers[i].calls.notify_one();
   }
-  impl.run_part(impl.job, 0);
-  for (uint32_t left = impl.pending.load(std::memory_order_acquire); left != 0;) {
-    left = await_change(impl.pending, left);
+  impl.take_pieces(call, 0);
+  for (uint32_t left = impl.left.load(std::memory_order_acquire); left != 0;) {
+    left = await_change(impl.left, left);
   }
   impl.running.store(false, std::memory_order_relaxed);
 }

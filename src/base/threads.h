@@ -1,8 +1,9 @@
 // A fixed set of worker threads for data-parallel loops inside the token loop.
 //
-// parallel() cuts [0, count) into contiguous ranges, one a thread, always the same cut for the same
-// count and thread number; results may not depend on the cut (kernel contract). The caller is
-// thread 0. Workers spin briefly between calls, then sleep.
+// parallel() cuts [0, count) into pieces and every thread takes the next one until none is left, so
+// a thread that is late (asleep, or its core is busy with something else) costs nothing: the others
+// do its share. Results may not depend on the cut (kernel contract). The caller is thread 0.
+// Workers spin briefly between calls, then sleep.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,9 @@ class Threads {
 
   unsigned count() const;
 
-  // Calls body(context, begin, end, thread) on every thread whose range is not empty; returns when
-  // all are done. `grain` is the least worth giving to a thread: fewer threads take part when count
-  // is small.
+  // Calls body(context, begin, end, thread) for disjoint ranges that cover [0, count), possibly
+  // several times on one thread; returns when all are done. `grain` is the least worth a piece of
+  // its own.
   using Body = void (*)(void* context, uint64_t begin, uint64_t end, unsigned thread);
   void run(uint64_t count, uint64_t grain, Body body, void* context);
 
