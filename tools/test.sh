@@ -11,8 +11,8 @@ stages=${STAGES:-release asan tsan fuzz lint}
 fuzz_seconds=${FUZZ_SECONDS:-$([ "${CI:-}" = true ] && echo 60 || echo 10)}
 # Where memory errors and races can be: parsers, arenas, bridges, threads. Kernels run on every
 # shape in the release stage; under a sanitizer that takes too long for what it adds.
-asan_folders="base text format io stream model decode"
-tsan_folders="base io stream kernels"
+asan_folders="base text format pack io stream"
+tsan_folders="base io stream"
 
 passed=0 failed=0
 declare -a failures=()
