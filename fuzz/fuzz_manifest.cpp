@@ -1,5 +1,5 @@
-// manifest.json of a packed folder: any bytes are an error or a manifest whose every place is inside
-// its files, and which reads the same after it was written again.
+// manifest.json of a packed folder: any bytes are an error or a manifest whose every place is
+// inside its files, and which reads the same after it was written again.
 #include <nlohmann/json.hpp>
 
 #include "format/manifest.h"

@@ -25,12 +25,12 @@ bool take_number(std::string_view& text, uint32_t& value) {
 
 std::string tensor_text(const PieceTensor& tensor, const TensorNames& names) {
   const WeightView& view = tensor.view;
-  std::string text = fmt::format(
-      R"({{"role":"{}","layout":"{}","shape":{},"offset":{},"bytes":{},"weight":{})",
-      name(tensor.role), layout_name(view.layout),
-      view.vector ? fmt::format("[{}]", view.layout.cols)
-                  : fmt::format("[{},{}]", view.layout.rows, view.layout.cols),
-      tensor.offset, tensor.bytes, quoted(names.weight));
+  std::string text =
+      fmt::format(R"({{"role":"{}","layout":"{}","shape":{},"offset":{},"bytes":{},"weight":{})",
+                  name(tensor.role), layout_name(view.layout),
+                  view.vector ? fmt::format("[{}]", view.layout.cols)
+                              : fmt::format("[{},{}]", view.layout.rows, view.layout.cols),
+                  tensor.offset, tensor.bytes, quoted(names.weight));
   if (!names.scales.empty()) text += fmt::format(R"(,"scales":{})", quoted(names.scales));
   if (!names.biases.empty()) text += fmt::format(R"(,"biases":{})", quoted(names.biases));
   if (view.index != 0) text += fmt::format(R"(,"index":{})", view.index);
@@ -41,12 +41,14 @@ std::string tensor_text(const PieceTensor& tensor, const TensorNames& names) {
 }
 
 std::string piece_text(const Piece& piece, const std::vector<TensorNames>& names) {
-  std::string text = fmt::format(R"({{"name":{},"kind":"{}")", quoted(piece.name), name(piece.kind));
+  std::string text =
+      fmt::format(R"({{"name":{},"kind":"{}")", quoted(piece.name), name(piece.kind));
   if (piece.layer >= 0) text += fmt::format(R"(,"layer":{})", piece.layer);
   if (piece.expert >= 0) text += fmt::format(R"(,"expert":{})", piece.expert);
   if (piece.row_begin != 0) text += fmt::format(R"(,"row_begin":{})", piece.row_begin);
-  text += fmt::format(R"(,"file":{},"offset":{},"bytes":{},"xxh3_128":"{}","tensors":[)", piece.file,
-                      piece.offset, piece.bytes, to_hex({piece.hash[0], piece.hash[1]}));
+  text +=
+      fmt::format(R"(,"file":{},"offset":{},"bytes":{},"xxh3_128":"{}","tensors":[)", piece.file,
+                  piece.offset, piece.bytes, to_hex({piece.hash[0], piece.hash[1]}));
   for (size_t i = 0; i < piece.tensors.size(); ++i) {
     if (i != 0) text += ",";
     text += tensor_text(piece.tensors[i], names[i]);
@@ -60,13 +62,13 @@ std::string named_hash(const std::string& name, uint64_t bytes, const Hash128& h
 }
 
 std::string body_text(const Manifest& manifest, const json* config) {
-  std::string text = fmt::format(
-      "{{\n\"format\":\"millrace-pack\",\"version\":1,\"architecture\":{},\n",
-      quoted(manifest.architecture));
-  text += fmt::format(
-      "\"source\":{{\"kind\":\"{}\",\"name\":{},\"fingerprint\":\"{}\",\n \"files\":[",
-      manifest.kind == SourceKind::kGguf ? "gguf" : "hugging_face", quoted(manifest.source_name),
-      to_hex(fingerprint(manifest)));
+  std::string text =
+      fmt::format("{{\n\"format\":\"millrace-pack\",\"version\":1,\"architecture\":{},\n",
+                  quoted(manifest.architecture));
+  text +=
+      fmt::format("\"source\":{{\"kind\":\"{}\",\"name\":{},\"fingerprint\":\"{}\",\n \"files\":[",
+                  manifest.kind == SourceKind::kGguf ? "gguf" : "hugging_face",
+                  quoted(manifest.source_name), to_hex(fingerprint(manifest)));
   for (const char* comma = ""; const ManifestFile& file : manifest.files) {
     text += fmt::format("{}\n  {{\"name\":{},\"bytes\":{},\"data_begin\":{},\"xxh3_128\":\"{}\"}}",
                         comma, quoted(file.name), file.bytes, file.data_begin, to_hex(file.hash));

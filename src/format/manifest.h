@@ -3,8 +3,9 @@
 // {
 //  "format": "millrace-pack", "version": 1, "architecture": "qwen3_moe",
 //  "source": {"kind": "hugging_face", "name": "Qwen3-30B-A3B", "fingerprint": "<hex>",
-//             "files": [{"name": "model.safetensors", "bytes": 1, "data_begin": 1, "xxh3_128": "<hex>"}],
-//             "ranges": [[file, offset, bytes, at, "<hex>"]]},      bytes of the source in source.bin
+//             "files": [{"name": "model.safetensors", "bytes": 1, "data_begin": 1, "xxh3_128":
+//             "<hex>"}], "ranges": [[file, offset, bytes, at, "<hex>"]]},      bytes of the source
+//             in source.bin
 //  "source_bin": {"file": "source.bin", "bytes": 4096},
 //  "config": {...}, "quantization": {"q4_0": bytes, ...},
 //  "side_files": [{"name": "tokenizer.json", "bytes": 1, "xxh3_128": "<hex>"}],
@@ -15,9 +16,9 @@
 //    "offset": 0, "bytes": 1, "weight": "<source tensor>"}]}],
 //  "xxh3_128": "<hex>"}
 //
-// The last line is the hash of every byte before it, so that a flipped bit of the manifest itself is
-// found. Ranges and pieces lie at multiples of 4096, zero-padded to one, follow each other without a
-// gap, and are hashed with their padding: every byte of every .bin file is under a hash.
+// The last line is the hash of every byte before it, so that a flipped bit of the manifest itself
+// is found. Ranges and pieces lie at multiples of 4096, zero-padded to one, follow each other
+// without a gap, and are hashed with their padding: every byte of every .bin file is under a hash.
 #pragma once
 
 #include <cstdint>
@@ -85,6 +86,8 @@ Expected<WeightLayout> layout_from_name(std::string_view name);
 // Reads manifest.json of the folder, and checks that its files are there with the recorded sizes.
 Expected<Manifest> open_manifest(const std::string& folder);
 
-inline uint64_t padded(uint64_t bytes) { return (bytes + kPackAlign - 1) / kPackAlign * kPackAlign; }
+inline uint64_t padded(uint64_t bytes) {
+  return (bytes + kPackAlign - 1) / kPackAlign * kPackAlign;
+}
 
 }  // namespace millrace::format

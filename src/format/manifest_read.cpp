@@ -1,5 +1,5 @@
-// Reading a manifest. It is data from outside: every number, name and range is checked, and an error
-// says which entry is wrong.
+// Reading a manifest. It is data from outside: every number, name and range is checked, and an
+// error says which entry is wrong.
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
@@ -206,7 +206,8 @@ Expected<Piece> read_piece(const json& value, std::vector<TensorNames>& names) {
   return piece;
 }
 
-// Pieces are taken out of the document as they end: a large manifest never lies in memory as a tree.
+// Pieces are taken out of the document as they end: a large manifest never lies in memory as a
+// tree.
 struct PieceSink {
   Manifest* manifest;
   std::string top;  // key of the outermost object that is being read
@@ -224,10 +225,10 @@ struct PieceSink {
     } else {
       const auto named = parsed.find("name");
       const bool text = named != parsed.end() && named->is_string();
-      status = with_context(
-          fmt::format("piece {}{}{}", manifest->table.pieces.size(), text ? " " : "",
-                      text ? shown(named->get<std::string>()) : ""),
-          std::move(piece.error()));
+      status =
+          with_context(fmt::format("piece {}{}{}", manifest->table.pieces.size(), text ? " " : "",
+                                   text ? shown(named->get<std::string>()) : ""),
+                       std::move(piece.error()));
     }
     return false;
   }
@@ -334,7 +335,8 @@ Status read_weights(const json& root, Manifest& manifest) {
   return {};
 }
 
-// Pieces have different names, lie inside their files, and follow each other without gap or overlap.
+// Pieces have different names, lie inside their files, and follow each other without gap or
+// overlap.
 Status check_pieces(const Manifest& manifest) {
   const auto& pieces = manifest.table.pieces;
   std::unordered_set<std::string_view> names;
@@ -344,7 +346,8 @@ Status check_pieces(const Manifest& manifest) {
       return fail(Code::kInvalid, "piece '{}' occurs twice", piece.name);
     }
     if (piece.file >= manifest.weights_bytes.size()) {
-      return fail(Code::kInvalid, "piece '{}': there is no weights file {}", piece.name, piece.file);
+      return fail(Code::kInvalid, "piece '{}': there is no weights file {}", piece.name,
+                  piece.file);
     }
     const uint64_t size = manifest.weights_bytes[piece.file];
     if (piece.bytes > size || piece.offset > size - piece.bytes) {
@@ -409,7 +412,8 @@ Expected<Manifest> read_manifest_body(std::string_view path, std::string_view te
   PieceSink sink{&manifest, {}, {}};
   // By reference: the parser copies its callback.
   const json root = json::parse(
-      text, [&sink](int depth, json::parse_event_t event, json& parsed) {
+      text,
+      [&sink](int depth, json::parse_event_t event, json& parsed) {
         return sink(depth, event, parsed);
       },
       false);

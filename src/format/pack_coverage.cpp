@@ -17,8 +17,8 @@ bool Coverage::Units::mark(uint64_t first, uint64_t step, uint64_t number) {
   return any;
 }
 
-Expected<bool> Coverage::mark(uint32_t tensor, uint64_t unit_bytes, bool transposed,
-                              uint64_t first, uint64_t step, uint64_t number) {
+Expected<bool> Coverage::mark(uint32_t tensor, uint64_t unit_bytes, bool transposed, uint64_t first,
+                              uint64_t step, uint64_t number) {
   const SourceTensor& at = source_.tensors[tensor];
   const uint64_t total = unit_bytes == 0 ? 0 : at.bytes / unit_bytes;
   if (number == 0 || total == 0 || first >= total || (number - 1) * step >= total - first) {
@@ -54,8 +54,7 @@ Expected<bool> Coverage::add(const WeightView& view) {
     } else if (unit != 0) {
       first = (whole[i].offset - tensor.offset) / unit;
     }
-    MILLRACE_ASSIGN(const bool fresh,
-                    mark(tensors[i], unit, view.transposed, first, step, number));
+    MILLRACE_ASSIGN(const bool fresh, mark(tensors[i], unit, view.transposed, first, step, number));
     any |= fresh;
   }
   return any;

@@ -65,7 +65,8 @@ Expected<std::vector<std::string>> entries_of(const std::string& path) {
   return names;
 }
 
-// What says whose folder it is goes last, so that a kill in between leaves one that is known as ours.
+// What says whose folder it is goes last, so that a kill in between leaves one that is known as
+// ours.
 Status remove_files(const std::string& path) {
   MILLRACE_ASSIGN(auto names, entries_of(path));
   std::stable_partition(names.begin(), names.end(), [](const std::string& name) {
@@ -165,8 +166,10 @@ Expected<OutState> check_out(const std::string& out, bool overwrite,
   MILLRACE_ASSIGN(const auto names, entries_of(out));
   for (const std::string& name : names) {
     if (!is_ours(name)) {
-      return fail(Code::kInvalid, "{}: exists and holds '{}', which is none of ours; choose "
-                  "another folder", out, name);
+      return fail(Code::kInvalid,
+                  "{}: exists and holds '{}', which is none of ours; choose "
+                  "another folder",
+                  out, name);
     }
   }
   if (!overwrite && !names.empty()) {

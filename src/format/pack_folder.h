@@ -36,7 +36,8 @@ class BuildFolder {
   Status clear() const;  // removes the plain files in it
 
   // OUT does not exist: rename. It exists (`replace`): both are exchanged in one step, then the old
-  // one is removed. `is_ours` guards the removal: an entry it does not know stops everything before.
+  // one is removed. `is_ours` guards the removal: an entry it does not know stops everything
+  // before.
   Status publish(const std::string& out, bool replace,
                  const std::function<bool(std::string_view)>& is_ours);
 
@@ -59,8 +60,9 @@ struct SideFile {
 // Copies one side file, fsynced. The copy is hashed, and must be new.
 Expected<SideFile> copy_side_file(const std::string& from, bool follow, const std::string& to,
                                   const std::string& name);
-// Names of the side files that lie beside the source. A symbolic link that leaves the model's folder
-// (or, in a Hugging Face cache, its blobs) is an error: names in a model must not reach other files.
+// Names of the side files that lie beside the source. A symbolic link that leaves the model's
+// folder (or, in a Hugging Face cache, its blobs) is an error: names in a model must not reach
+// other files.
 Expected<std::vector<std::string>> find_side_files(const ModelSource& source);
 
 }  // namespace millrace::format

@@ -72,8 +72,8 @@ Status InFile::read(uint64_t offset, std::span<std::byte> to) const {
     std::byte* at = to.data() + done;
     const uint64_t left = to.size() - done;
     const bool past = direct && aligned(offset + done, at, left);
-    const ssize_t got = ::pread(past ? direct_.get() : fd_.get(), at, left,
-                                static_cast<off_t>(offset + done));
+    const ssize_t got =
+        ::pread(past ? direct_.get() : fd_.get(), at, left, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EINVAL && past) {
       direct = false;
@@ -117,8 +117,8 @@ Status OutFile::write(uint64_t offset, std::span<const std::byte> from) {
     const std::byte* at = from.data() + done;
     const uint64_t left = from.size() - done;
     const bool past = direct_.open() && aligned(offset + done, at, left);
-    const ssize_t put = ::pwrite(past ? direct_.get() : fd_.get(), at, left,
-                                 static_cast<off_t>(offset + done));
+    const ssize_t put =
+        ::pwrite(past ? direct_.get() : fd_.get(), at, left, static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && errno == EINVAL && past) {
       direct_.close();
@@ -134,9 +134,9 @@ Status OutFile::write(uint64_t offset, std::span<const std::byte> from) {
   if (cached && from.size() >= kIoBlock) {
     // Through the cache after all: let it hold one block at a time.
     const auto start = static_cast<off_t>(offset), length = static_cast<off_t>(from.size());
-    ::sync_file_range(fd_.get(), start, length,
-                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                          SYNC_FILE_RANGE_WAIT_AFTER);
+    ::sync_file_range(
+        fd_.get(), start, length,
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     ::posix_fadvise(fd_.get(), start, length, POSIX_FADV_DONTNEED);
   }
   return {};
@@ -144,8 +144,8 @@ Status OutFile::write(uint64_t offset, std::span<const std::byte> from) {
 
 Status OutFile::read(uint64_t offset, std::span<std::byte> to) const {
   for (uint64_t done = 0; done < to.size();) {
-    const ssize_t got = ::pread(fd_.get(), to.data() + done, to.size() - done,
-                                static_cast<off_t>(offset + done));
+    const ssize_t got =
+        ::pread(fd_.get(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return io_error(path_, "read back", got < 0 ? errno : EIO);
     done += static_cast<uint64_t>(got);
@@ -243,7 +243,8 @@ Status write_small(const std::string& path, std::string_view text) {
 Status sync_folder(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.open()) return io_error(path, "open folder", errno);
-  // Some file systems cannot sync a folder and say so with EINVAL; their renames are ordered anyway.
+  // Some file systems cannot sync a folder and say so with EINVAL; their renames are ordered
+  // anyway.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) return io_error(path, "fsync folder", errno);
   return {};
 }

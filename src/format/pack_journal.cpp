@@ -13,9 +13,7 @@ namespace {
 constexpr uint64_t kMaxJournal = uint64_t{1} << 30;
 constexpr size_t kSealBytes = 18;  // " #" and 16 digits
 
-std::string path_of(const std::string& folder) {
-  return folder + "/" + std::string(kJournalName);
-}
+std::string path_of(const std::string& folder) { return folder + "/" + std::string(kJournalName); }
 
 std::vector<std::string_view> words_of(std::string_view text) {
   std::vector<std::string_view> words;
@@ -99,8 +97,7 @@ Expected<Journal> Journal::create(const std::string& folder, const Hash128& sour
 Expected<Journal> Journal::resume(const std::string& folder, const JournalState& state) {
   Journal journal;
   journal.path_ = path_of(folder);
-  journal.fd_ =
-      Fd(::open(journal.path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
+  journal.fd_ = Fd(::open(journal.path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
   if (!journal.fd_.open()) return io_error(journal.path_, "open", errno);
   // A torn line must go before anything is appended to it.
   if (::ftruncate(journal.fd_.get(), static_cast<off_t>(state.bytes)) != 0) {

@@ -1,8 +1,8 @@
 // The journal of a pack under way: what is finished and safe on the disk.
 //
 // Text, one line a fact, each ended by " #" and its hash. A line is appended only after the data it
-// speaks of was fsynced, and is fsynced itself. Reading stops at the first line that does not check:
-// a kill can only tear the last one.
+// speaks of was fsynced, and is fsynced itself. Reading stops at the first line that does not
+// check: a kill can only tear the last one.
 //   head <source> <table>
 //   items <first> <hash> <hash> ...        items are the ranges of source.bin, then the pieces
 //   file <index> <hash>                    whole source file
@@ -22,10 +22,10 @@ namespace millrace::format {
 inline constexpr std::string_view kJournalName = "journal";
 
 struct JournalState {
-  Hash128 source, table;         // what the pack was started for
-  std::vector<Hash128> items;    // finished ones, a prefix
+  Hash128 source, table;       // what the pack was started for
+  std::vector<Hash128> items;  // finished ones, a prefix
   std::map<uint32_t, Hash128> files;
-  uint64_t bytes = 0;            // of the valid lines
+  uint64_t bytes = 0;  // of the valid lines
 };
 
 class Journal {

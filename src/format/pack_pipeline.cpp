@@ -11,9 +11,8 @@ namespace {
 unsigned thread_count() { return std::clamp(std::thread::hardware_concurrency(), 2u, 4u); }
 
 std::string kind_of(const ModelSource& source, const WeightView& view) {
-  std::string text =
-      fmt::format("{}/{}x{}/{}{}/{}", layout_name(view.layout), view.layout.rows, view.layout.cols,
-                  view.vector, view.transposed, view.row_step);
+  std::string text = fmt::format("{}/{}x{}/{}{}/{}", layout_name(view.layout), view.layout.rows,
+                                 view.layout.cols, view.vector, view.transposed, view.row_step);
   for (const uint32_t tensor : tensors_of(view)) {
     if (tensor != kNoTensor) text += fmt::format("/{}", info(source.tensors[tensor].type).name);
   }
@@ -119,8 +118,9 @@ Status PackPipeline::make(const PackChunk& chunk, Slot& slot) {
   return prove(chunk, slot);
 }
 
-// The first view of each kind is unpacked again and compared: packing must lose nothing. Twice, onto
-// different old contents, so that bytes which the view does not cover are told from those it does.
+// The first view of each kind is unpacked again and compared: packing must lose nothing. Twice,
+// onto different old contents, so that bytes which the view does not cover are told from those it
+// does.
 Status PackPipeline::prove(const PackChunk& chunk, const Slot& slot) {
   {
     const std::lock_guard lock(mutex_);

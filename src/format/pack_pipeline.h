@@ -20,8 +20,8 @@ class PackPipeline {
  public:
   struct Made {
     const PackChunk* chunk = nullptr;
-    std::span<const std::byte> bytes;                 // chunk->bytes of them
-    std::array<Extent, 3> extents;                    // what was read
+    std::span<const std::byte> bytes;  // chunk->bytes of them
+    std::array<Extent, 3> extents;     // what was read
     std::array<std::span<const std::byte>, 3> source;
   };
 
@@ -57,9 +57,9 @@ class PackPipeline {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
-  uint64_t claimed_;      // next chunk that a thread starts on
-  uint64_t taken_;        // next chunk that the caller gets
-  uint64_t reusable_;     // chunks before it are no longer looked at
+  uint64_t claimed_;   // next chunk that a thread starts on
+  uint64_t taken_;     // next chunk that the caller gets
+  uint64_t reusable_;  // chunks before it are no longer looked at
   bool stop_ = false;
   std::set<std::string> proven_;  // kinds of view whose way back was checked
   std::vector<std::thread> threads_;

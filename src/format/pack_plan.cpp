@@ -123,7 +123,8 @@ std::string PackPlan::item_name(uint32_t item) const {
 
 std::vector<WeightView> cut_view(const WeightView& view, uint64_t chunk_bytes) {
   const uint64_t tile = tile_bytes(view.layout);
-  const uint64_t rows = std::max<uint64_t>(chunk_bytes / std::max<uint64_t>(tile, 1), 1) * kTileRows;
+  const uint64_t rows =
+      std::max<uint64_t>(chunk_bytes / std::max<uint64_t>(tile, 1), 1) * kTileRows;
   // Rows of a transposed source lie all over it: parts would each read the whole matrix.
   if (view.vector || view.transposed || view.layout.rows <= rows) return {view};
   std::vector<WeightView> parts;

@@ -21,29 +21,29 @@ struct PackTuning {
 };
 
 struct PackItem {
-  uint32_t out = 0;     // 0: source.bin; n: weights file n - 1
+  uint32_t out = 0;  // 0: source.bin; n: weights file n - 1
   uint64_t offset = 0;
-  uint64_t bytes = 0;   // padded
+  uint64_t bytes = 0;  // padded
 };
 
 // A part of an item: raw source bytes, or a view (some rows of a larger one).
 struct PackChunk {
   uint32_t item = 0;
-  bool last = false;     // of its item
+  bool last = false;  // of its item
   bool is_view = false;
-  uint64_t offset = 0;   // in the item
-  uint64_t bytes = 0;    // made
+  uint64_t offset = 0;  // in the item
+  uint64_t bytes = 0;   // made
   Extent raw;
   WeightView view;
 };
 
 struct PackPlan {
-  Manifest manifest;                // without hashes
+  Manifest manifest;  // without hashes
   std::vector<PackItem> items;
   std::vector<PackChunk> chunks;
   std::vector<uint64_t> out_bytes;  // by out file
   uint64_t total = 0;
-  Hash128 table_id;                 // of everything above
+  Hash128 table_id;  // of everything above
 
   std::string item_name(uint32_t item) const;
 };

@@ -17,18 +17,27 @@ namespace {
 constexpr uint64_t kMaxSide = uint64_t{256} << 20;
 constexpr uint64_t kMaxText = uint64_t{1} << 20;
 
-constexpr std::array<std::string_view, 21> kNames = {
-    "config.json",           "generation_config.json",
-    "tokenizer.json",        "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja",   "chat_template.json",
-    "vocab.json",            "vocab.txt",
-    "merges.txt",            "tokenizer.model",
-    "spiece.model",          "tiktoken.model",
-    "preprocessor_config.json", "processor_config.json",
-    "model.safetensors.index.json", "quantize_config.json",
-    "hf_quant_config.json",  "expected.safetensors",
-    "expected.json"};
+constexpr std::array<std::string_view, 21> kNames = {"config.json",
+                                                     "generation_config.json",
+                                                     "tokenizer.json",
+                                                     "tokenizer_config.json",
+                                                     "special_tokens_map.json",
+                                                     "added_tokens.json",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json",
+                                                     "vocab.json",
+                                                     "vocab.txt",
+                                                     "merges.txt",
+                                                     "tokenizer.model",
+                                                     "spiece.model",
+                                                     "tiktoken.model",
+                                                     "preprocessor_config.json",
+                                                     "processor_config.json",
+                                                     "model.safetensors.index.json",
+                                                     "quantize_config.json",
+                                                     "hf_quant_config.json",
+                                                     "expected.safetensors",
+                                                     "expected.json"};
 constexpr std::array<std::string_view, 7> kTexts = {
     "README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "USE_POLICY.md", "USAGE_POLICY"};
 
@@ -37,8 +46,7 @@ bool among(auto& names, std::string_view name) {
 }
 
 bool inside(const fs::path& file, const fs::path& folder) {
-  const auto [rest, _] =
-      std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
+  const auto [rest, _] = std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
   return rest == folder.end();
 }
 

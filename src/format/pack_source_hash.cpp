@@ -6,7 +6,8 @@
 namespace millrace::format {
 namespace {
 
-// A gap this long is read on the way (a norm between two matrices); a longer one waits for its turn.
+// A gap this long is read on the way (a norm between two matrices); a longer one waits for its
+// turn.
 constexpr uint64_t kMaxGap = uint64_t{1} << 20;
 // The most that waits in the page cache: the experts of a large layer. More would push out others'.
 constexpr uint64_t kMaxKept = uint64_t{1} << 30;

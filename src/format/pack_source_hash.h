@@ -29,8 +29,8 @@ class SourceHasher {
  private:
   struct State {
     std::unique_ptr<Hasher> hasher = std::make_unique<Hasher>();
-    uint64_t at = 0;       // hashed up to here
-    uint64_t dropped = 0;  // out of the page cache up to here
+    uint64_t at = 0;                     // hashed up to here
+    uint64_t dropped = 0;                // out of the page cache up to here
     std::map<uint64_t, uint64_t> early;  // begin -> end of what came before its turn
   };
   Status read_to(uint32_t file, uint64_t end);

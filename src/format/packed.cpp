@@ -56,8 +56,8 @@ Expected<ModelSource> read_source(const Manifest& manifest, const std::string& f
     if (!json.is_object()) return fail(Code::kInvalid, "{}: not a JSON object", path);
     source.config = std::make_shared<const nlohmann::json>(std::move(json));
   }
-  MILLRACE_ASSIGN(const InFile bin, InFile::open(folder + "/" + std::string(kSourceBinName), false,
-                                                 false));
+  MILLRACE_ASSIGN(const InFile bin,
+                  InFile::open(folder + "/" + std::string(kSourceBinName), false, false));
   for (uint32_t i = 0; i < manifest.files.size(); ++i) {
     const ManifestFile& file = manifest.files[i];
     const std::string label = fmt::format("{} ({})", bin.path(), file.name);
@@ -99,9 +99,10 @@ Status resolve(Manifest& manifest, const ModelSource& source) {
       const TensorNames& names = manifest.names[i][j];
       if (!index_of(names.weight, view.weight) || !index_of(names.scales, view.scales) ||
           !index_of(names.biases, view.biases)) {
-        return fail(Code::kInvalid, "piece '{}': tensor '{}' comes from a source tensor that the "
-                    "source does not have ('{}')", piece.name, name(piece.tensors[j].role),
-                    names.weight);
+        return fail(Code::kInvalid,
+                    "piece '{}': tensor '{}' comes from a source tensor that the "
+                    "source does not have ('{}')",
+                    piece.name, name(piece.tensors[j].role), names.weight);
       }
     }
   }
@@ -116,10 +117,13 @@ bool same_view(const WeightView& a, const WeightView& b) {
 
 Status compare(const Piece& packed, const Piece& wanted) {
   const auto differs = [&](std::string_view what) {
-    return fail(Code::kInvalid, "piece '{}': {} differs from what this model needs; pack it again "
-                "with this version", wanted.name, what);
+    return fail(Code::kInvalid,
+                "piece '{}': {} differs from what this model needs; pack it again "
+                "with this version",
+                wanted.name, what);
   };
-  if (packed.name != wanted.name) return differs(fmt::format("its place (held by '{}')", packed.name));
+  if (packed.name != wanted.name)
+    return differs(fmt::format("its place (held by '{}')", packed.name));
   if (packed.kind != wanted.kind || packed.layer != wanted.layer ||
       packed.expert != wanted.expert || packed.row_begin != wanted.row_begin) {
     return differs("its kind, layer, expert or first row");
@@ -159,7 +163,8 @@ Expected<PackedModel> open_packed(const std::string& path) {
   MILLRACE_ASSIGN(packed.source, read_source(manifest, packed.path));
   Status resolved = resolve(manifest, packed.source);
   if (!resolved) {
-    return with_context(packed.path + "/" + std::string(kManifestName), std::move(resolved.error()));
+    return with_context(packed.path + "/" + std::string(kManifestName),
+                        std::move(resolved.error()));
   }
   for (uint32_t i = 0; i < manifest.weights_bytes.size(); ++i) {
     packed.files.push_back(packed.path + "/" + weights_name(i));

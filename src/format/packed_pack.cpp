@@ -17,9 +17,7 @@ namespace {
 constexpr std::string_view kPartial = ".partial";
 constexpr uint64_t kSpareDisk = uint64_t{16} << 20;
 
-bool is_packed_name(std::string_view name) {
-  return is_reserved_name(name) || is_side_name(name);
-}
+bool is_packed_name(std::string_view name) { return is_reserved_name(name) || is_side_name(name); }
 
 class Packer {
  public:
@@ -264,8 +262,8 @@ class Packer {
       if (std::remove(path.c_str()) != 0) return io_error(path, "remove", errno);
     }
     for (const std::string& name : side_names_) {
-      MILLRACE_ASSIGN(SideFile file, copy_side_file(side_path(name), true,
-                                                    folder_->path() + "/" + name, name));
+      MILLRACE_ASSIGN(SideFile file,
+                      copy_side_file(side_path(name), true, folder_->path() + "/" + name, name));
       manifest.side_files.push_back(std::move(file));
     }
     MILLRACE_ASSIGN(const std::string text, write_manifest(manifest, job_.source->config.get()));

@@ -16,7 +16,11 @@ constexpr uint64_t kChunk = uint64_t{4} << 20;
 class Unpacker {
  public:
   Unpacker(const PackedModel& packed, const PieceTable& table, const PackJob& job)
-      : packed_(packed), table_(table), job_(job), out_(trimmed_path(job.out)), written_(packed.source) {}
+      : packed_(packed),
+        table_(table),
+        job_(job),
+        out_(trimmed_path(job.out)),
+        written_(packed.source) {}
 
   Expected<PackResult> run() {
     MILLRACE_ASSIGN(manifest_, open_manifest(packed_.path));
@@ -39,9 +43,8 @@ class Unpacker {
     for (const Piece& piece : table_.pieces) MILLRACE_TRY(write_piece(piece));
     MILLRACE_TRY(check_hashes());
     for (const SideFile& side : manifest_.side_files) {
-      MILLRACE_ASSIGN(const SideFile copy,
-                      copy_side_file(packed_.path + "/" + side.name, false, path_ + "/" + side.name,
-                                     side.name));
+      MILLRACE_ASSIGN(const SideFile copy, copy_side_file(packed_.path + "/" + side.name, false,
+                                                          path_ + "/" + side.name, side.name));
       if (copy.hash != side.hash) {
         return fail(Code::kCorrupt, "{}/{}: hash mismatch", packed_.path, side.name);
       }
@@ -54,7 +57,8 @@ class Unpacker {
  private:
   bool is_output(std::string_view name) const {
     return manifest_.side_file(name) != nullptr ||
-           std::ranges::any_of(manifest_.files, [&](const auto& file) { return file.name == name; });
+           std::ranges::any_of(manifest_.files,
+                               [&](const auto& file) { return file.name == name; });
   }
 
   Status step(uint64_t bytes, std::string_view what) {

@@ -12,7 +12,7 @@ namespace millrace::format {
 namespace {
 
 struct Part {
-  std::string what;      // for messages: "piece 'layers.0.mixer'"
+  std::string what;  // for messages: "piece 'layers.0.mixer'"
   const InFile* file = nullptr;
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -61,7 +61,8 @@ class Checker {
       if (i >= parts_.size() || i > wrong_.load()) break;
       const Part& part = parts_[i];
       Hasher hasher;
-      Status status = hash_range(*part.file, part.offset, part.bytes, block.first(kIoBlock), &hasher);
+      Status status =
+          hash_range(*part.file, part.offset, part.bytes, block.first(kIoBlock), &hasher);
       if (status && hasher.digest() != part.hash) {
         status = fail(Code::kCorrupt, "hash mismatch");
       }
@@ -126,8 +127,11 @@ Expected<VerifyResult> verify_packed(
     weights.push_back(file);
   }
   for (const Piece& piece : manifest.table.pieces) {
-    parts.push_back({fmt::format("piece '{}'", piece.name), weights[piece.file], piece.offset,
-                     piece.bytes, {piece.hash[0], piece.hash[1]}});
+    parts.push_back({fmt::format("piece '{}'", piece.name),
+                     weights[piece.file],
+                     piece.offset,
+                     piece.bytes,
+                     {piece.hash[0], piece.hash[1]}});
   }
   Checker checker(std::move(parts));
   MILLRACE_TRY(checker.run(progress));

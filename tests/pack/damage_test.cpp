@@ -51,9 +51,10 @@ TEST_F(Damage, NamesThePieceAndTheFirstOne) {
   const std::string name = weights_name(piece.file);
   flip(name, piece.offset + piece.bytes - 1, 3);  // padding counts
   flip(weights_name(packed->manifest.pieces[3].file), packed->manifest.pieces[3].offset, 0);
-  EXPECT_NE(verify().find(fmt::format("{}: piece 'layers.0.mixer' at offset {} ({} bytes): hash mismatch",
-                                      name, piece.offset, piece.bytes)),
-            std::string::npos)
+  EXPECT_NE(
+      verify().find(fmt::format("{}: piece 'layers.0.mixer' at offset {} ({} bytes): hash mismatch",
+                                name, piece.offset, piece.bytes)),
+      std::string::npos)
       << verify();
   // Unpacking finds it, too, and leaves nothing behind under the name.
   PieceTable table = sample_.table;
@@ -111,7 +112,8 @@ TEST_F(Damage, UnpackRefusesFoldersOfOthers) {
   PackJob job;
   job.out = temp_ / "back";
   job.overwrite = true;
-  EXPECT_NE(message_of(unpack_model(*packed, packed->manifest, job)).find("diary.txt"), std::string::npos);
+  EXPECT_NE(message_of(unpack_model(*packed, packed->manifest, job)).find("diary.txt"),
+            std::string::npos);
   std::filesystem::remove(temp_ / "back/diary.txt");
   ASSERT_OK(unpack_model(*packed, packed->manifest, job));
   job.overwrite = false;

@@ -1,4 +1,5 @@
-// A pack that is killed, cancelled or out of disk leaves nothing that passes for whole, and resumes.
+// A pack that is killed, cancelled or out of disk leaves nothing that passes for whole, and
+// resumes.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -161,8 +162,9 @@ TEST(Resume, StartsOverForAnotherSourceOrTable) {
   };
   stop();
   // Touched: the bytes may have changed.
-  std::filesystem::last_write_time(temp / "source/model.gguf",
-                                   std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  std::filesystem::last_write_time(
+      temp / "source/model.gguf",
+      std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   auto packed = finish();
   ASSERT_TRUE(packed) << packed.error().message;
   EXPECT_FALSE(packed->resumed);
@@ -207,7 +209,8 @@ TEST(Resume, ForeignPartialIsLeftAlone) {
   const Sample sample = make_affine(temp / "source");
   std::filesystem::create_directories(temp / "packed.partial");
   write_all(temp / "packed.partial/thesis.txt", "mine");
-  EXPECT_NE(message_of(pack_model(sample.job(temp / "packed"))).find("thesis.txt"), std::string::npos);
+  EXPECT_NE(message_of(pack_model(sample.job(temp / "packed"))).find("thesis.txt"),
+            std::string::npos);
   EXPECT_EQ(read_all(temp / "packed.partial/thesis.txt"), "mine");
 }
 
@@ -223,7 +226,8 @@ TEST(Lock, TwoPacksIntoOneFolder) {
   // Many at once: one wins, the others say why not, and the result is whole.
   std::vector<pid_t> children;
   for (int i = 0; i < 6; ++i) {
-    children.push_back(child([&] { return pack_model(sample.job(temp / "packed"), slow(500)).has_value(); }));
+    children.push_back(
+        child([&] { return pack_model(sample.job(temp / "packed"), slow(500)).has_value(); }));
   }
   int won = 0;
   for (const pid_t pid : children) won += wait_for(pid) == 0;
@@ -262,7 +266,8 @@ TEST(Disk, FullDisk) {
   write_all(temp / "ballast", std::string(20 << 20, 'x'));
   packed = pack_model(sample.job(temp / "packed"));
   ASSERT_FALSE(packed);
-  EXPECT_NE(packed.error().message.find("are missing"), std::string::npos) << packed.error().message;
+  EXPECT_NE(packed.error().message.find("are missing"), std::string::npos)
+      << packed.error().message;
   EXPECT_FALSE(verify_packed(temp / "packed.partial", {}));
   std::filesystem::remove(temp / "ballast");
   packed = pack_model(sample.job(temp / "packed"));
@@ -277,11 +282,13 @@ TEST(Source, ChangedWhilePacking) {
   PackTuning tuning;
   tuning.on_item = [&](std::string_view item) -> Status {
     if (item != "layers.0.mixer") return {};
-    std::filesystem::last_write_time(temp / "source/model.gguf",
-                                     std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+    std::filesystem::last_write_time(
+        temp / "source/model.gguf",
+        std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
     return {};
   };
-  EXPECT_NE(message_of(pack_model(sample.job(temp / "packed"), tuning)).find("changed"), std::string::npos);
+  EXPECT_NE(message_of(pack_model(sample.job(temp / "packed"), tuning)).find("changed"),
+            std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(temp / "packed"));
 }
 

@@ -54,7 +54,8 @@ TEST_F(ManifestAttack, NothingChangedIsFine) {
 
 TEST_F(ManifestAttack, Seal) {
   EXPECT_NE(message_of(read_manifest("m", "")).find("cut short"), std::string::npos);
-  EXPECT_NE(message_of(read_manifest("m", text_->substr(0, 500))).find("cut short"), std::string::npos);
+  EXPECT_NE(message_of(read_manifest("m", text_->substr(0, 500))).find("cut short"),
+            std::string::npos);
   std::string edited = *text_;
   edited[edited.find("\"layer\":0") + 8] = '1';
   EXPECT_NE(message_of(read_manifest("m", edited)).find("damaged or edited"), std::string::npos);
@@ -130,11 +131,14 @@ TEST_F(ManifestAttack, Tensors) {
 TEST_F(ManifestAttack, Paths) {
   for (const char* path : {"../x", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "a\nb"}) {
     expect([&](json& root) { root["source"]["files"][0]["name"] = path; }, "no plain file name");
-    expect([&](json& root) { root["side_files"][0]["name"] = path; }, "not the name of a side file");
+    expect([&](json& root) { root["side_files"][0]["name"] = path; },
+           "not the name of a side file");
     expect([&](json& root) { root["weights"][0]["file"] = path; }, "should be 'weights-00001.bin'");
   }
-  expect([](json& root) { root["source"]["files"][0]["name"] = "manifest.json"; }, "no plain file name");
-  expect([](json& root) { root["source"]["files"][0]["name"] = std::string(300, 'a'); }, "plain file name");
+  expect([](json& root) { root["source"]["files"][0]["name"] = "manifest.json"; },
+         "no plain file name");
+  expect([](json& root) { root["source"]["files"][0]["name"] = std::string(300, 'a'); },
+         "plain file name");
   expect([](json& root) { root["source"]["files"].push_back(root["source"]["files"][0]); },
          "occurs twice");
   expect([](json& root) { root["side_files"].push_back(root["side_files"][0]); }, "occurs twice");
@@ -152,13 +156,15 @@ TEST_F(ManifestAttack, Ranges) {
   expect(range(2, -1), "not [file");
   expect(range(3, 8192), "should be 0");
   expect(range(4, "00"), "32 hex digits");
-  expect([](json& root) { root["source"]["ranges"].push_back(root["source"]["ranges"][0]); }, "overlaps");
+  expect([](json& root) { root["source"]["ranges"].push_back(root["source"]["ranges"][0]); },
+         "overlaps");
   expect([](json& root) { root["source_bin"]["bytes"] = 0; }, "source.bin has 0 bytes");
   expect([](json& root) { root["source"]["files"][0]["data_begin"] = UINT64_MAX; }, "data_begin");
 }
 
 TEST_F(ManifestAttack, NotJson) {
-  for (const std::string text : {"", "{", "[]", "null", "{\"pieces\":[{}]}", "\xff\xfe", "{\"a\":1e999}"}) {
+  for (const std::string text :
+       {"", "{", "[]", "null", "{\"pieces\":[{}]}", "\xff\xfe", "{\"a\":1e999}"}) {
     EXPECT_FALSE(read_manifest_body("m", text)) << text;
   }
   EXPECT_FALSE(read_manifest_body("m", std::string(200000, '[')));

@@ -32,15 +32,21 @@ struct NewTensor {
 
 std::string dtype(SourceType type) {
   switch (type) {
-    case SourceType::kBF16: return "BF16";
-    case SourceType::kF32: return "F32";
-    case SourceType::kF16: return "F16";
-    case SourceType::kU32: return "U32";
-    default: return "U8";
+    case SourceType::kBF16:
+      return "BF16";
+    case SourceType::kF32:
+      return "F32";
+    case SourceType::kF16:
+      return "F16";
+    case SourceType::kU32:
+      return "U32";
+    default:
+      return "U8";
   }
 }
 
-void write_safetensors(const std::string& path, const std::vector<NewTensor>& tensors, uint32_t seed) {
+void write_safetensors(const std::string& path, const std::vector<NewTensor>& tensors,
+                       uint32_t seed) {
   std::mt19937 random(seed);
   nlohmann::json header;
   header["__metadata__"] = {{"format", "pt"}};
@@ -60,10 +66,10 @@ std::string gguf_string(const std::string& text) { return le<uint64_t>(text.size
 
 uint32_t ggml_type(SourceType type) {
   static const std::map<SourceType, uint32_t> kTypes = {
-      {SourceType::kF32, 0},   {SourceType::kF16, 1},   {SourceType::kBF16, 30},
-      {SourceType::kQ4_0, 2},  {SourceType::kQ4_1, 3},  {SourceType::kQ5_0, 6},
-      {SourceType::kQ5_1, 7},  {SourceType::kQ8_0, 8},  {SourceType::kQ2_K, 10},
-      {SourceType::kQ3_K, 11}, {SourceType::kQ4_K, 12}, {SourceType::kQ5_K, 13},
+      {SourceType::kF32, 0},   {SourceType::kF16, 1},     {SourceType::kBF16, 30},
+      {SourceType::kQ4_0, 2},  {SourceType::kQ4_1, 3},    {SourceType::kQ5_0, 6},
+      {SourceType::kQ5_1, 7},  {SourceType::kQ8_0, 8},    {SourceType::kQ2_K, 10},
+      {SourceType::kQ3_K, 11}, {SourceType::kQ4_K, 12},   {SourceType::kQ5_K, 13},
       {SourceType::kQ6_K, 14}, {SourceType::kIQ4_NL, 20}, {SourceType::kIQ4_XS, 23},
       {SourceType::kMXFP4, 39}};
   return kTypes.at(type);
@@ -72,7 +78,8 @@ uint32_t ggml_type(SourceType type) {
 void write_gguf(const std::string& path, const std::vector<NewTensor>& tensors, uint32_t seed) {
   std::mt19937 random(seed);
   std::string head = "GGUF" + le<uint32_t>(3) + le<uint64_t>(tensors.size()) + le<uint64_t>(1) +
-                     gguf_string("general.architecture") + le<uint32_t>(8) + gguf_string("qwen3moe");
+                     gguf_string("general.architecture") + le<uint32_t>(8) +
+                     gguf_string("qwen3moe");
   uint64_t at = 0;
   for (const NewTensor& tensor : tensors) {
     head += gguf_string(tensor.name) + le<uint32_t>(static_cast<uint32_t>(tensor.shape.size()));
@@ -181,9 +188,9 @@ void TableMaker::done() {
 Sample make_gguf(const std::string& folder) {
   std::filesystem::create_directories(folder);
   const SourceType formats[] = {
-      SourceType::kF32,  SourceType::kF16,  SourceType::kBF16,   SourceType::kQ4_0,
-      SourceType::kQ4_1, SourceType::kQ5_0, SourceType::kQ5_1,   SourceType::kQ8_0,
-      SourceType::kQ2_K, SourceType::kQ3_K, SourceType::kQ4_K,   SourceType::kQ5_K,
+      SourceType::kF32,  SourceType::kF16,    SourceType::kBF16,   SourceType::kQ4_0,
+      SourceType::kQ4_1, SourceType::kQ5_0,   SourceType::kQ5_1,   SourceType::kQ8_0,
+      SourceType::kQ2_K, SourceType::kQ3_K,   SourceType::kQ4_K,   SourceType::kQ5_K,
       SourceType::kQ6_K, SourceType::kIQ4_NL, SourceType::kIQ4_XS, SourceType::kMXFP4};
   std::vector<NewTensor> tensors;
   tensors.push_back({"token_embd.weight", SourceType::kQ8_0, {500, 256}});
@@ -348,7 +355,8 @@ Sample make_interleaved(const std::string& folder) {
         view.layout.rows = kInner;
         view.layout.cols = kHidden;
       });
-      maker.add_vector(half == 0 ? Role::kGateBias : Role::kUpBias, "gate_up_bias", expert, half, 2);
+      maker.add_vector(half == 0 ? Role::kGateBias : Role::kUpBias, "gate_up_bias", expert, half,
+                       2);
     }
     maker.add(Role::kDown, "down", expert, [&](WeightView& view) {
       view.transposed = true;

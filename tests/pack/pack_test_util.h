@@ -70,7 +70,8 @@ class TableMaker {
            const std::function<void(WeightView&)>& change = {});
   void add_vector(Role role, const std::string& tensor, uint64_t index = 0, uint32_t begin = 0,
                   uint32_t step = 1);
-  void add_quantized(Role role, const std::string& module, uint64_t index, const QuantParams& quant);
+  void add_quantized(Role role, const std::string& module, uint64_t index,
+                     const QuantParams& quant);
   void done();
 
  private:
@@ -78,7 +79,8 @@ class TableMaker {
   Sample& sample_;
 };
 
-// Every GGUF format, stacked experts, a tied embedding, padding, tensors used in part or not at all.
+// Every GGUF format, stacked experts, a tied embedding, padding, tensors used in part or not at
+// all.
 Sample make_gguf(const std::string& folder);
 // bf16 in three shards with an index, and side files.
 Sample make_sharded(const std::string& folder);
@@ -92,10 +94,10 @@ using Maker = Sample (*)(const std::string& folder);
 // Opens a packed folder, binds the sample's table, unpacks into `out` and compares every file.
 void expect_unpacks(const Sample& sample, const std::string& packed, const std::string& out);
 
-#define ASSERT_OK(expression)                                              \
-  do {                                                                     \
-    auto&& ok_result = (expression);                                       \
-    ASSERT_TRUE(ok_result) << ok_result.error().message;                   \
+#define ASSERT_OK(expression)                            \
+  do {                                                   \
+    auto&& ok_result = (expression);                     \
+    ASSERT_TRUE(ok_result) << ok_result.error().message; \
   } while (false)
 
 inline std::string message_of(const auto& result) {

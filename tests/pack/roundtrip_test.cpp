@@ -37,7 +37,8 @@ TEST_P(RoundTrip, GivesTheSourceBack) {
   // The cut does not show in the result.
   for (const auto& entry : std::filesystem::directory_iterator(temp / "packed-5000")) {
     const std::string name = entry.path().filename().string();
-    EXPECT_TRUE(read_all(entry.path().string()) == read_all(temp / ("packed-4194304/" + name))) << name;
+    EXPECT_TRUE(read_all(entry.path().string()) == read_all(temp / ("packed-4194304/" + name)))
+        << name;
   }
 }
 
@@ -70,11 +71,13 @@ TEST_P(RoundTrip, PiecesHoldTheViews) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sources, RoundTrip,
-    ::testing::Values(Named{"gguf", make_gguf}, Named{"sharded", make_sharded},
-                      Named{"affine", make_affine}, Named{"interleaved", make_interleaved}),
-    [](const ::testing::TestParamInfo<Named>& at) { return std::string(at.param.name); });
+INSTANTIATE_TEST_SUITE_P(Sources, RoundTrip,
+                         ::testing::Values(Named{"gguf", make_gguf}, Named{"sharded", make_sharded},
+                                           Named{"affine", make_affine},
+                                           Named{"interleaved", make_interleaved}),
+                         [](const ::testing::TestParamInfo<Named>& at) {
+                           return std::string(at.param.name);
+                         });
 
 TEST(Pack, KeepsWhatNoPieceCarries) {
   TempFolder temp;
@@ -84,7 +87,8 @@ TEST(Pack, KeepsWhatNoPieceCarries) {
   const auto kept = [&](const std::string& name) {
     const SourceTensor& tensor = sample.source.tensors[sample.source.by_name.at(name)];
     for (const SourceRange& range : *ranges) {
-      if (range.offset <= tensor.offset && range.offset + range.bytes >= tensor.offset + tensor.bytes) {
+      if (range.offset <= tensor.offset &&
+          range.offset + range.bytes >= tensor.offset + tensor.bytes) {
         return true;
       }
     }
@@ -149,7 +153,8 @@ TEST(Pack, RefusesAndReplaces) {
   const Sample sample = make_sharded(temp / "source");
   const Sample other = make_affine(temp / "other");
   ASSERT_OK(pack_model(sample.job(temp / "packed")));
-  EXPECT_NE(message_of(pack_model(sample.job(temp / "packed"))).find("exists already"), std::string::npos);
+  EXPECT_NE(message_of(pack_model(sample.job(temp / "packed"))).find("exists already"),
+            std::string::npos);
   PackJob job = other.job(temp / "packed");
   job.overwrite = true;
   ASSERT_OK(pack_model(job));
