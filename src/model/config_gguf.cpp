@@ -47,6 +47,11 @@ constexpr std::array kKeys = {
     KeyPair{"ssm.time_step_rank", "ssm_time_step_rank"},
     KeyPair{"ssm.inner_size", "ssm_inner_size"},
     KeyPair{"full_attention_interval", "full_attention_interval"},
+    KeyPair{"leading_dense_block_count", "num_dense_layers"},
+    KeyPair{"expert_group_count", "n_group"},
+    KeyPair{"expert_group_used_count", "topk_group"},
+    KeyPair{"expert_shared_count", "n_shared_experts"},
+    KeyPair{"expert_gating_func", "router_function"},
 };
 constexpr std::array kRopeKeys = {
     KeyPair{"rope.scaling.type", "rope_type"},

@@ -77,6 +77,9 @@ NameRules gguf_names() {
       {Role::kV, b + "attn_qkv.weight", false, false, Part::kV},
       {Role::kRouter, b + "ffn_gate_inp.weight"},
       {Role::kRouterBias, b + "ffn_gate_inp.bias"},
+      {Role::kRouterCorrection, b + "exp_probs_b.bias"},
+      {Role::kGate, b + "ffn_gate_up_exps.weight", true, false, Part::kFirstHalf},
+      {Role::kUp, b + "ffn_gate_up_exps.weight", true, false, Part::kSecondHalf},
       {Role::kSharedRouter, b + "ffn_gate_inp_shexp.weight"},
   };
   struct Projection {

@@ -164,6 +164,7 @@ Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe) {
 
 void sigmoid_router(Config& config, MoeSpec* moe, double normalize_eps) {
   moe->score = RouterScore::kSigmoid;
+  config.expect("router_function", 2);  // GGUF's number of the sigmoid
   moe->correction = true;
   moe->normalize = config.flag("norm_topk_prob", true);
   moe->normalize_eps = static_cast<float>(normalize_eps);

@@ -104,8 +104,7 @@ void names_nemotron_h(bool gguf, NameRules* rules, std::vector<std::string>* dro
   using format::Role;
   names_mamba2(gguf, gguf ? "" : "backbone.layers.{i}.mixer.", rules);
   if (gguf) {
-    return put_first(rules, {{Role::kFfnInNorm, "blk.{i}.attn_norm.weight"},
-                             {Role::kRouterCorrection, "blk.{i}.exp_probs_b.bias"}});
+    return put_first(rules, {{Role::kFfnInNorm, "blk.{i}.attn_norm.weight"}});
   }
   const std::string l = "backbone.layers.{i}.", m = l + "mixer.", s = m + "shared_experts.";
   put_first(rules, {{Role::kEmbedding, "backbone.embeddings.weight"},
