@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
   request.max_tokens = 48;
   if (auto id = (*engine)->submit(request); !id) return fail(id.error());
 
-  // Each step is one pass over the model for every active request. Text arrives in whole characters.
+  // Each step is one pass over the model for every active request. Text arrives in whole
+  // characters.
   std::string problem;
   const auto on_event = [&problem](const millrace::Event& event) {
     std::fwrite(event.text.data(), 1, event.text.size(), stdout);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/numeric.h"
 #include "base/status.h"
 #include "format/piece_fill.h"
 #include "stream/ledger.h"
@@ -14,6 +15,7 @@ constexpr uint64_t kMiB = 1 << 20;
 // Beyond what is resident when sizes are decided: thread stacks, heap of the token loop, page
 // tables.
 constexpr uint64_t kProcessSlack = 24 * kMiB;
+constexpr uint64_t kSmallestMargin = kMiB;
 // What a whole machine keeps for others when no ceiling is given.
 constexpr uint64_t kSystemReserve = 1024 * kMiB;
 
@@ -132,21 +134,17 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   uint32_t chunk =
       options.prefill_chunk ? std::min(options.prefill_chunk, context) : std::min(256u, context);
   auto kv_bytes = [&] {
-    return model::KvShape::make(spec, kv_type, context, chunk, requests).bytes();
+    s.kv = model::KvShape::make(spec, kv_type, context, chunk, requests);
+    return s.kv.bytes();
+  };
+  auto buffer_bytes = [&] {
+    kv_bytes();
+    s.forward = forward_options(options, spec, context, chunk, requests);
+    return model::Forward::buffer_bytes(spec, s.forward, s.kv);
   };
   while (!options.context && context > 256 && kv_bytes() > plan.ceiling / 4) context /= 2;
-  auto buffer_bytes = [&] {
-    return model::Forward::buffer_bytes(
-        spec, forward_options(options, spec, context, chunk, requests), s.kv);
-  };
-  while (!options.prefill_chunk && chunk > 16 && buffer_bytes() > plan.ceiling / 10) chunk /= 2;
   chunk = std::min(chunk, context);
-  s.kv = model::KvShape::make(spec, kv_type, context, chunk, requests);
-  s.forward = forward_options(options, spec, context, chunk, requests);
-  plan.context = context;
-  plan.prefill_chunk = chunk;
-  plan.kv_bytes = s.kv.bytes();
-  plan.activation_bytes = model::Forward::buffer_bytes(spec, s.forward, s.kv);
+  while (!options.prefill_chunk && chunk > 16 && buffer_bytes() > plan.ceiling / 10) chunk /= 2;
 
   stream::Demand demand;
   demand.tied_head = spec.tied;
@@ -154,14 +152,43 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
     if (layer.ffn.moe)
       demand.experts_per_token = std::max(demand.experts_per_token, layer.ffn.moe->used);
   }
-  const uint64_t fixed = plan.process_bytes + plan.kv_bytes + plan.activation_bytes + s.io_scratch;
-  const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
-  plan.budget = std::min(options.budget.value_or(UINT64_MAX), left);
-
   MILLRACE_ASSIGN(const auto whole, stream::plan_residency(model.table, UINT64_MAX / 4, demand));
   plan.smallest_budget = whole.smallest_budget;
   plan.comfortable_budget = whole.comfortable_budget;
-  plan.smallest_memory = fixed + whole.smallest_budget;
+
+  // What was not asked for shrinks further before a ceiling is refused.
+  auto shrink = [&] {
+    if (!options.prefill_chunk && chunk > 16) {
+      chunk /= 2;
+    } else if (!options.context && context > 256) {
+      context /= 2;
+      chunk = std::min(chunk, context);
+    } else {
+      return false;
+    }
+    return true;
+  };
+  auto fixed_bytes = [&] {
+    const uint64_t buffers = buffer_bytes();
+    return plan.process_bytes + s.kv.bytes() + buffers + s.io_scratch;
+  };
+  while (fixed_bytes() + whole.smallest_budget > plan.ceiling && shrink()) {
+  }
+  // The least that works does not depend on the ceiling. The process itself differs a little from
+  // run to run; the margin lets the number work in the next one.
+  const uint32_t chosen_context = context, chosen_chunk = chunk;
+  while (shrink()) {
+  }
+  plan.smallest_memory = round_up(fixed_bytes() + whole.smallest_budget, kMiB) + kSmallestMargin;
+  context = chosen_context, chunk = chosen_chunk;
+
+  const uint64_t fixed = fixed_bytes();
+  plan.context = context;
+  plan.prefill_chunk = chunk;
+  plan.kv_bytes = s.kv.bytes();
+  plan.activation_bytes = model::Forward::buffer_bytes(spec, s.forward, s.kv);
+  const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
+  plan.budget = std::min(options.budget.value_or(UINT64_MAX), left);
   auto residency = stream::plan_residency(model.table, plan.budget, demand);
   if (residency) {
     s.residency = std::move(*residency);

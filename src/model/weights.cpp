@@ -178,8 +178,8 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
   const bool blocks = t.name.ends_with("_blocks");
   const size_t matrix_axes = blocks ? 3 : std::min<size_t>(2, t.shape.size());
   for (size_t axis = 0; axis + matrix_axes < t.shape.size(); ++axis) outer *= t.shape[axis];
-  const bool stack_ok =
-      rule.stacked ? outer == stack && t.shape.size() == matrix_axes + 1 : outer == 1;
+  const bool stack_ok = rule.stacked ? outer == stack && t.shape.size() == matrix_axes + 1
+                                     : t.shape.size() == matrix_axes;
   if (!stack_ok || view.layout.rows != total || view.layout.cols != want.cols) {
     return mismatch(rule.stacked ? fmt::format("{} matrices of {} x {}", stack, total, want.cols)
                                  : fmt::format("{} x {}", total, want.cols));

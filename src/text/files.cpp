@@ -29,6 +29,7 @@ Expected<nlohmann::json> read_json_if_present(const std::filesystem::path& path)
   MILLRACE_ASSIGN(const std::string bytes, read_file(path));
   nlohmann::json document = nlohmann::json::parse(bytes, nullptr, false);
   if (document.is_discarded()) return fail(Code::kInvalid, "{}: not valid JSON", path.string());
+  if (!document.is_object()) return fail(Code::kInvalid, "{}: not a JSON object", path.string());
   return document;
 }
 

@@ -30,6 +30,11 @@ namespace {
 Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, uint32_t head_dim) {
   auto parameters = config.json("rope_parameters");
   auto scaling = config.json("rope_scaling");
+  if (!parameters.is_null() && !parameters.is_object())
+    config.fail_key("rope_parameters", "must be an object");
+  if (!scaling.is_null() && !scaling.is_object())
+    config.fail_key("rope_scaling", "must be an object");
+  MILLRACE_TRY(config.status());
   const double theta = config.number("rope_theta", options.rope_theta);
   double partial = config.number("partial_rotary_factor", 1.0);
   auto add = [&](const nlohmann::json& object) -> Status {
@@ -69,6 +74,9 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options) 
   spec->max_context = config.uint("max_position_embeddings", 2048);
   spec->norm_eps = static_cast<float>(config.number("rms_norm_eps", 1e-6));
   spec->tied = config.flag("tie_word_embeddings", false);
+  if (!(spec->norm_eps > 0.0f && spec->norm_eps < 1.0f))
+    config.fail_key("rms_norm_eps", "must be above 0 and below 1");
+  if (spec->max_context == 0) config.fail_key("max_position_embeddings", "must not be 0");
   const uint32_t layers = config.uint("num_hidden_layers");
   if (layers > 4096) config.fail_key("num_hidden_layers", "is larger than any model");
   AttentionSpec attention;
