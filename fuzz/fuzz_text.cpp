@@ -81,15 +81,23 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 5) {
-    case 0: check_template(rest); break;
-    case 1: check_messages(rest); break;
+    case 0:
+      check_template(rest);
+      break;
+    case 1:
+      check_messages(rest);
+      break;
     case 2: {
       const auto tokenizer = Tokenizer::from_json(rest);
       if (tokenizer) use(*tokenizer, "some text 123 \xC3\xA9 <x>");
       break;
     }
-    case 3: check_gguf(rest); break;
-    default: check_utf8(rest); break;
+    case 3:
+      check_gguf(rest);
+      break;
+    default:
+      check_utf8(rest);
+      break;
   }
   return 0;
 }

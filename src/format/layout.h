@@ -44,8 +44,22 @@ inline constexpr uint32_t kTileRows = 8;
 inline constexpr uint32_t kGroup = 32;  // inner positions that share one activation scale
 
 enum class WeightFormat : uint8_t {
-  kF32, kF16, kBF16,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kIQ4_XS, kMXFP4,
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
   kAffine,
 };
 inline constexpr int kWeightFormats = 17;
@@ -54,11 +68,11 @@ enum class ScaleType : uint8_t { kF32, kF16, kBF16 };
 
 struct WeightLayout {
   WeightFormat format = WeightFormat::kF32;
-  uint8_t bits = 0;                          // affine only: 2, 3, 4, 5, 6, 8
-  uint16_t group = 0;                        // affine only: 32, 64, 128
-  ScaleType scale_type = ScaleType::kBF16;   // affine only
-  uint32_t rows = 0;                         // outputs
-  uint32_t cols = 0;                         // inner dimension, a multiple of block_cols
+  uint8_t bits = 0;                         // affine only: 2, 3, 4, 5, 6, 8
+  uint16_t group = 0;                       // affine only: 32, 64, 128
+  ScaleType scale_type = ScaleType::kBF16;  // affine only
+  uint32_t rows = 0;                        // outputs
+  uint32_t cols = 0;                        // inner dimension, a multiple of block_cols
 
   bool operator==(const WeightLayout&) const = default;
 };
@@ -66,11 +80,12 @@ struct WeightLayout {
 std::string_view name(WeightFormat format);
 Expected<WeightFormat> weight_format_from_name(std::string_view name);
 
-uint32_t block_cols(const WeightLayout& layout);   // inner positions of a block (1, 32, 256 or the group)
-uint64_t block_bytes(const WeightLayout& layout);  // bytes of a block of a tile (8 rows)
-uint64_t tile_bytes(const WeightLayout& layout);   // cols / block_cols * block_bytes
-uint64_t packed_bytes(const WeightLayout& layout); // ceil(rows / 8) * tile_bytes
-uint32_t code_bits(const WeightLayout& layout);    // 2..8; 0 for float formats
+uint32_t block_cols(
+    const WeightLayout& layout);  // inner positions of a block (1, 32, 256 or the group)
+uint64_t block_bytes(const WeightLayout& layout);   // bytes of a block of a tile (8 rows)
+uint64_t tile_bytes(const WeightLayout& layout);    // cols / block_cols * block_bytes
+uint64_t packed_bytes(const WeightLayout& layout);  // ceil(rows / 8) * tile_bytes
+uint32_t code_bits(const WeightLayout& layout);     // 2..8; 0 for float formats
 
 // True when cols fits the format (a multiple of block_cols, and of 32 for quantized formats).
 Status check_layout(const WeightLayout& layout);

@@ -24,38 +24,75 @@ std::string_view name(PieceKind kind);
 
 // What a tensor is for. Values are written to manifests by name, never by number.
 enum class Role : uint8_t {
-  kEmbedding, kHead, kHeadBias, kFinalNorm,
+  kEmbedding,
+  kHead,
+  kHeadBias,
+  kFinalNorm,
   kRopeFactors,  // [dims/2] divisors of the rotary frequencies (GGUF keeps llama3 scaling so)
-  kMixerInNorm, kMixerOutNorm, kFfnInNorm, kFfnOutNorm,
-  kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kSinks,
-  kGate, kUp, kDown, kGateBias, kUpBias, kDownBias,
-  kRouter, kRouterBias, kRouterCorrection,
-  kSharedGate, kSharedUp, kSharedDown, kSharedRouter,
+  kMixerInNorm,
+  kMixerOutNorm,
+  kFfnInNorm,
+  kFfnOutNorm,
+  kQ,
+  kK,
+  kV,
+  kO,
+  kQBias,
+  kKBias,
+  kVBias,
+  kOBias,
+  kQNorm,
+  kKNorm,
+  kSinks,
+  kGate,
+  kUp,
+  kDown,
+  kGateBias,
+  kUpBias,
+  kDownBias,
+  kRouter,
+  kRouterBias,
+  kRouterCorrection,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedRouter,
   // Recurrent mixers: projections in and out, convolution, and the vectors of each head.
-  kMixIn, kMixInBias, kMixGate, kMixBeta, kMixAlpha, kMixOut, kMixOutBias, kConv, kConvBias,
-  kDecay, kTimeBias, kSkip, kMixNorm,
+  kMixIn,
+  kMixInBias,
+  kMixGate,
+  kMixBeta,
+  kMixAlpha,
+  kMixOut,
+  kMixOutBias,
+  kConv,
+  kConvBias,
+  kDecay,
+  kTimeBias,
+  kSkip,
+  kMixNorm,
 };
 std::string_view name(Role role);
 Expected<Role> role_from_name(std::string_view name);
 
 struct PieceTensor {
   Role role = Role::kEmbedding;
-  WeightView view;        // layout, and (for a source in place) where it comes from
-  uint64_t offset = 0;    // in the piece, 64-byte aligned
+  WeightView view;      // layout, and (for a source in place) where it comes from
+  uint64_t offset = 0;  // in the piece, 64-byte aligned
   uint64_t bytes = 0;
 };
 
 struct Piece {
-  std::string name;       // "layers.3.experts.17"
+  std::string name;  // "layers.3.experts.17"
   PieceKind kind = PieceKind::kMixer;
-  int32_t layer = -1;     // -1 outside the layers
+  int32_t layer = -1;  // -1 outside the layers
   int32_t expert = -1;
-  uint32_t row_begin = 0; // embedding and head: first row of the range
-  uint64_t bytes = 0;     // of the slot contents, a multiple of 4096
+  uint32_t row_begin = 0;  // embedding and head: first row of the range
+  uint64_t bytes = 0;      // of the slot contents, a multiple of 4096
   std::vector<PieceTensor> tensors;
   // Packed models only: where it lies.
   uint32_t file = 0;
-  uint64_t offset = 0;    // 4096-byte aligned
+  uint64_t offset = 0;        // 4096-byte aligned
   uint64_t hash[2] = {0, 0};  // xxh3-128 of `bytes` bytes, low and high
 };
 

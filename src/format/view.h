@@ -14,15 +14,17 @@ namespace millrace::format {
 inline constexpr uint32_t kNoTensor = UINT32_MAX;
 
 struct WeightView {
-  WeightLayout layout;             // of the packed matrix; see `vector` for 1-D tensors
-  bool vector = false;             // 1-D: stored as the source's own bytes (f32, f16 or bf16), cols elements, rows = 1
-  bool transposed = false;         // source is stored [cols, source rows] (float formats only)
-  uint32_t weight = kNoTensor;     // index into ModelSource::tensors
-  uint32_t scales = kNoTensor;     // affine, and mxfp4 with separate scales
-  uint32_t biases = kNoTensor;     // affine only
-  uint64_t index = 0;              // which matrix of a stacked tensor [..., rows, cols]
-  uint32_t row_begin = 0;          // first source row used
-  uint32_t row_step = 1;           // 2 for interleaved gate/up
+  WeightLayout layout;  // of the packed matrix; see `vector` for 1-D tensors
+  // 1-D: stored as the source's own bytes (f32, f16 or bf16), cols elements, rows = 1. index, row_begin and
+  // row_step select elements as they select rows of a matrix: element i is [index][row_begin + i * row_step].
+  bool vector = false;
+  bool transposed = false;      // source is stored [cols, source rows] (float formats only)
+  uint32_t weight = kNoTensor;  // index into ModelSource::tensors
+  uint32_t scales = kNoTensor;  // affine, and mxfp4 with separate scales
+  uint32_t biases = kNoTensor;  // affine only
+  uint64_t index = 0;           // which matrix of a stacked tensor [..., rows, cols]
+  uint32_t row_begin = 0;       // first source row used
+  uint32_t row_step = 1;        // 2 for interleaved gate/up
 };
 
 // A contiguous run of bytes of a source file.
@@ -47,8 +49,12 @@ void unpack_view(const ModelSource& source, const WeightView& view, std::span<co
 
 // Layout that a source tensor (with optional scales/biases) has once packed; nullopt-like error names the tensor.
 // `quant_bits`/`quant_group`: affine parameters when `scales` is given and the weight is u32 codes.
-struct QuantParams { uint8_t bits = 0; uint16_t group = 0; bool mxfp4 = false; };
-Expected<WeightLayout> layout_of(const ModelSource& source, uint32_t weight, uint32_t scales, uint32_t biases,
-                                 const QuantParams& quant);
+struct QuantParams {
+  uint8_t bits = 0;
+  uint16_t group = 0;
+  bool mxfp4 = false;
+};
+Expected<WeightLayout> layout_of(const ModelSource& source, uint32_t weight, uint32_t scales,
+                                 uint32_t biases, const QuantParams& quant);
 
 }  // namespace millrace::format

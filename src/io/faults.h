@@ -22,7 +22,7 @@ struct Fault {
   };
   Kind kind = Kind::kError;
   std::string path = {};  // part of the file's path; empty: any
-  uint64_t begin = 0;  // reads that touch [begin, end) of the file
+  uint64_t begin = 0;     // reads that touch [begin, end) of the file
   uint64_t end = UINT64_MAX;
   uint32_t skip = 0;            // let that many pass first
   uint32_t times = UINT32_MAX;  // then strike this often

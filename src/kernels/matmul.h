@@ -37,11 +37,12 @@ struct Weight {
 struct Rows {
   uint32_t count = 0;
   uint32_t cols = 0;
-  const float* f32 = nullptr;      // [count, stride]
-  uint64_t stride = 0;             // elements between rows of f32
-  const int8_t* q = nullptr;       // [count, cols rounded up to 32], codes -127..127
-  const float* scale = nullptr;    // [count, cols/32]
-  const int16_t* sum = nullptr;    // [count, cols/16]: sum of codes of each 16 (a group's sum is the two added)
+  const float* f32 = nullptr;    // [count, stride]
+  uint64_t stride = 0;           // elements between rows of f32
+  const int8_t* q = nullptr;     // [count, cols rounded up to 32], codes -127..127
+  const float* scale = nullptr;  // [count, cols/32]
+  const int16_t* sum =
+      nullptr;  // [count, cols/16]: sum of codes of each 16 (a group's sum is the two added)
 };
 
 // scale = amax / 127; code = round-to-nearest-even(x * (127 / amax)); all 0 when amax < 2^-118.
@@ -54,10 +55,10 @@ enum class Activations : uint8_t { kInt8, kF32 };
 struct MatmulArgs {
   Weight weight;
   Rows rows;
-  float* out = nullptr;        // [count, out_stride]
+  float* out = nullptr;  // [count, out_stride]
   uint64_t out_stride = 0;
-  uint32_t tile_begin = 0;     // tiles of 8 outputs to compute
-  uint32_t tile_end = 0;       // exclusive; the last tile writes only rows that exist
+  uint32_t tile_begin = 0;  // tiles of 8 outputs to compute
+  uint32_t tile_end = 0;    // exclusive; the last tile writes only rows that exist
 };
 
 using MatmulFn = void (*)(const MatmulArgs&);
@@ -72,6 +73,7 @@ const std::vector<MatmulKernel>& matmul_kernels();
 
 // Chosen once per weight at load. Never null: the scalar kernels support everything.
 // Float formats ignore `activations` (they always use f32).
-const MatmulKernel& select_matmul(const format::WeightLayout& layout, Activations activations, const Cpu& cpu);
+const MatmulKernel& select_matmul(const format::WeightLayout& layout, Activations activations,
+                                  const Cpu& cpu);
 
 }  // namespace millrace::kernels

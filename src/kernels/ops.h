@@ -10,10 +10,10 @@
 namespace millrace::kernels {
 
 enum class Activation : uint8_t {
-  kSilu,       // x * sigmoid(x)
-  kGeluTanh,   // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-  kGeluErf,    // 0.5 x (1 + erf(x / sqrt(2)))
-  kRelu2,      // max(x, 0)^2
+  kSilu,      // x * sigmoid(x)
+  kGeluTanh,  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  kGeluErf,   // 0.5 x (1 + erf(x / sqrt(2)))
+  kRelu2,     // max(x, 0)^2
   kSwigluOai,  // gated only: g = min(gate, limit); u = clip(up, -limit, limit); g sigmoid(alpha g) (u + 1)
 };
 
@@ -23,18 +23,18 @@ inline constexpr uint32_t kKvBlock = 64;
 enum class KvType : uint8_t { kF16, kF32 };
 
 struct AttentionArgs {
-  const float* q = nullptr;          // [key_dim], one query head, after rope; scale not applied
+  const float* q = nullptr;  // [key_dim], one query head, after rope; scale not applied
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
   KvType kv_type = KvType::kF16;
   const void* const* k_blocks = nullptr;  // [blocks] each [key_dim][64], this kv head
   const void* const* v_blocks = nullptr;  // [blocks] each [64][value_dim]
-  uint32_t begin = 0;                // first visible position (window), absolute
-  uint32_t end = 0;                  // one past the last visible position (the query's own + 1)
+  uint32_t begin = 0;                     // first visible position (window), absolute
+  uint32_t end = 0;  // one past the last visible position (the query's own + 1)
   float scale = 1.0f;
-  float softcap = 0.0f;              // 0 = off: s = cap * tanh(s / cap)
-  const float* sink = nullptr;       // per-head learned logit, or null
-  float* out = nullptr;              // [value_dim]
+  float softcap = 0.0f;         // 0 = off: s = cap * tanh(s / cap)
+  const float* sink = nullptr;  // per-head learned logit, or null
+  float* out = nullptr;         // [value_dim]
 };
 
 // One table for each instruction set; all entries give the same bits.
@@ -44,23 +44,26 @@ struct Ops {
   const char* name;  // "scalar", "avx2"
   // y = x / sqrt(mean(x^2) + eps) * w ; plus_one: * (1 + w); w may be null (no scale). In place allowed.
   void (*rms_norm)(const float* x, const float* w, bool plus_one, float eps, uint32_t n, float* y);
-  void (*layer_norm)(const float* x, const float* w, const float* b, float eps, uint32_t n, float* y);
-  void (*add)(float* x, const float* y, uint32_t n);                      // x += y
-  void (*add_scaled)(float* x, const float* y, float s, uint32_t n);      // x = fma(s, y, x)
-  void (*scale)(float* x, float s, uint32_t n);                           // x *= s
+  void (*layer_norm)(const float* x, const float* w, const float* b, float eps, uint32_t n,
+                     float* y);
+  void (*add)(float* x, const float* y, uint32_t n);                  // x += y
+  void (*add_scaled)(float* x, const float* y, float s, uint32_t n);  // x = fma(s, y, x)
+  void (*scale)(float* x, float s, uint32_t n);                       // x *= s
   // out = act(gate) * up (gated); gate and up [n]
-  void (*gated)(Activation act, const float* gate, const float* up, float alpha, float limit, uint32_t n, float* out);
+  void (*gated)(Activation act, const float* gate, const float* up, float alpha, float limit,
+                uint32_t n, float* out);
   void (*activate)(Activation act, const float* x, uint32_t n, float* out);
   void (*sigmoid)(const float* x, uint32_t n, float* out);
-  void (*softmax)(float* x, uint32_t n);                                  // in place, max-subtracted
-  void (*softcap)(float* x, float cap, uint32_t n);                       // cap * tanh(x / cap)
+  void (*softmax)(float* x, uint32_t n);             // in place, max-subtracted
+  void (*softcap)(float* x, float cap, uint32_t n);  // cap * tanh(x / cap)
   // Rotates pairs of x[0..dims): half-split (j, j + dims/2) or interleaved (2j, 2j+1). cos/sin [dims/2].
   void (*rope)(float* x, const float* cos, const float* sin, uint32_t dims, bool interleaved);
   // cos/sin of float(position) * inv_freq[j] (product rounded to f32, then reduced exactly), times `scale`.
-  void (*rope_table)(float position, const float* inv_freq, float scale, uint32_t pairs, float* cos, float* sin);
+  void (*rope_table)(float position, const float* inv_freq, float scale, uint32_t pairs, float* cos,
+                     float* sin);
   // Writes key/value of one head at position `slot` (0..63) of a block.
-  void (*store_kv)(KvType type, const float* k, uint32_t key_dim, const float* v, uint32_t value_dim, uint32_t slot,
-                   void* k_block, void* v_block);
+  void (*store_kv)(KvType type, const float* k, uint32_t key_dim, const float* v,
+                   uint32_t value_dim, uint32_t slot, void* k_block, void* v_block);
   // Online softmax over blocks cut at absolute multiples of 64; masked positions are not touched.
   void (*attention)(const AttentionArgs&);
   // The same for several queries over the same blocks (dims, type and block tables equal; spans, sinks

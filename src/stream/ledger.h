@@ -35,9 +35,9 @@ class Ledger {
 
 // The memory this process may use, and where the number comes from.
 struct MemoryLimit {
-  uint64_t bytes = 0;        // the smallest of physical memory and every cgroup limit above us
-  uint64_t available = 0;    // MemAvailable, clipped to what the cgroups leave
-  std::string source;        // "physical memory", "cgroup /a/b memory.max"
+  uint64_t bytes = 0;      // the smallest of physical memory and every cgroup limit above us
+  uint64_t available = 0;  // MemAvailable, clipped to what the cgroups leave
+  std::string source;      // "physical memory", "cgroup /a/b memory.max"
 };
 // Walks cgroup v2 (memory.max, memory.high) and v1 (memory.limit_in_bytes), all ancestors. `root` is "/" (tests give a fake tree).
 Expected<MemoryLimit> memory_limit(const std::string& root = "/");

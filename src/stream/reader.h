@@ -18,7 +18,8 @@ class PieceReader {
   // Fills slot[0 .. piece.bytes). Called from several threads at a time, each with its own scratch.
   // Retries a short or failed read or a hash mismatch once; then the error names file, piece and offset.
   // Returns the bytes read from the disk.
-  virtual Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot, std::span<std::byte> scratch) = 0;
+  virtual Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot,
+                                  std::span<std::byte> scratch) = 0;
   virtual std::string mode() const = 0;  // "direct", "buffered"
 };
 

@@ -18,17 +18,18 @@ struct Demand {
 // Slots of one size. Pieces of a class share them; pinned pieces have one each for good.
 struct SlotClass {
   format::PieceKind kind = format::PieceKind::kMixer;
-  uint64_t slot_bytes = 0;   // multiple of 4096
+  uint64_t slot_bytes = 0;  // multiple of 4096
   uint32_t pieces = 0;
-  uint32_t pinned = 0;       // pieces with a slot of their own
-  uint32_t shared = 0;       // slots for the rest
+  uint32_t pinned = 0;  // pieces with a slot of their own
+  uint32_t shared = 0;  // slots for the rest
 };
 
 struct ResidencyPlan {
   std::vector<SlotClass> classes;
-  std::vector<uint32_t> class_of;   // by piece
-  std::vector<uint8_t> pinned;      // by piece
-  std::vector<uint32_t> scan;       // pieces read once in every pass, in order (all but experts and an untied embedding)
+  std::vector<uint32_t> class_of;  // by piece
+  std::vector<uint8_t> pinned;     // by piece
+  std::vector<uint32_t>
+      scan;  // pieces read once in every pass, in order (all but experts and an untied embedding)
   uint64_t arena_bytes = 0;         // <= budget
   uint64_t smallest_budget = 0;     // least arena that runs
   uint64_t comfortable_budget = 0;  // all but experts pinned, and 40 % of the experts
@@ -39,6 +40,7 @@ struct ResidencyPlan {
 // ahead for each scanned class, then scanned classes pinned, smallest class first (the one that does not fit whole is
 // pinned in part, spread evenly over the scan), then experts and an untied embedding get all the rest in equal shares
 // of their pieces. Fails with kNoMemory and the smallest budget that works.
-Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t budget, const Demand& demand);
+Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t budget,
+                                       const Demand& demand);
 
 }  // namespace millrace::stream

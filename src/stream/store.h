@@ -18,12 +18,12 @@
 namespace millrace::stream {
 
 struct StoreStats {
-  uint64_t bytes_read = 0;      // from disk
-  uint64_t reads = 0;           // pieces
-  uint64_t expert_hits = 0;     // resident when fired
+  uint64_t bytes_read = 0;   // from disk
+  uint64_t reads = 0;        // pieces
+  uint64_t expert_hits = 0;  // resident when fired
   uint64_t expert_misses = 0;
   uint64_t scan_hits = 0, scan_misses = 0;
-  uint64_t stall_ns = 0;        // the consumer waited
+  uint64_t stall_ns = 0;  // the consumer waited
 };
 
 struct StoreOptions {
@@ -34,8 +34,9 @@ struct StoreOptions {
 class PieceStore {
  public:
   // Reserves and maps the arena. Nothing is read yet. `reader` and `table` must outlive the store.
-  static Expected<std::unique_ptr<PieceStore>> create(const format::PieceTable& table, ResidencyPlan plan,
-                                                      PieceReader& reader, Ledger& ledger, const StoreOptions& options);
+  static Expected<std::unique_ptr<PieceStore>> create(const format::PieceTable& table,
+                                                      ResidencyPlan plan, PieceReader& reader,
+                                                      Ledger& ledger, const StoreOptions& options);
   virtual ~PieceStore() = default;
 
   // Reads every pinned piece (in parallel); optional: they are read on first use otherwise.
@@ -49,7 +50,10 @@ class PieceStore {
   // Experts of one layer pass. Resident ones come first, then the others in the order in which they arrive. Any
   // number may be fired; when there are fewer slots, misses are read as earlier ones are released.
   //   begin_fired(pieces); while ((p = next_fired())) { compute; release(p->piece); }
-  struct Fired { uint32_t piece = 0; const std::byte* data = nullptr; };
+  struct Fired {
+    uint32_t piece = 0;
+    const std::byte* data = nullptr;
+  };
   virtual void begin_fired(std::span<const uint32_t> pieces) = 0;
   // False in `more` once all were handed out. On error the pass is over: nothing stays pinned by it.
   virtual Expected<bool> next_fired(Fired* fired) = 0;

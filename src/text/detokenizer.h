@@ -30,8 +30,8 @@ class Detokenizer {
   std::shared_ptr<const TokenizerData> tokenizer_;
   DecodeOptions options_;
   Utf8Stream utf8_;
-  bool at_start_;       // the rule about the leading blank has yet to be applied
-  std::string start_;   // bytes held until it can be
+  bool at_start_;      // the rule about the leading blank has yet to be applied
+  std::string start_;  // bytes held until it can be
   // For decoders that no table can express: decode everything again, give out what is new.
   std::vector<std::uint32_t> ids_;
   std::string emitted_;

@@ -38,8 +38,7 @@ Status add_from(std::string_view file, std::string_view text, std::set<std::uint
 }  // namespace
 
 Expected<std::vector<std::uint32_t>> stop_ids(std::string_view generation_config,
-                                              std::string_view config,
-                                              const Tokenizer& tokenizer) {
+                                              std::string_view config, const Tokenizer& tokenizer) {
   std::set<std::uint32_t> ids(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
   MILLRACE_TRY(add_from("generation_config.json", generation_config, ids));
   MILLRACE_TRY(add_from("config.json", config, ids));

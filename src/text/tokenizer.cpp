@@ -22,10 +22,27 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 // Spellings of tokens that end a turn. GGUF names one EOS; chat models of that EOS's base end their
 // turns with another token, which only its spelling tells.
 constexpr std::array<std::string_view, 20> kEndOfTurn = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
-    "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
-    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
-    "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
 };
 
 std::int64_t or_absent(const std::optional<std::uint32_t>& id) {
@@ -74,8 +91,7 @@ Expected<std::shared_ptr<TokenizerData>> make_data(
     Expected<rust::Box<bridge::TokenizerCore>> core) {
   if (!core) return tl::unexpected(std::move(core.error()));
   auto data = std::make_shared<TokenizerData>(std::move(*core));
-  MILLRACE_ASSIGN(bridge::TokenTable table,
-                  text::call_bridge([&] { return data->core->table(); }));
+  MILLRACE_ASSIGN(bridge::TokenTable table, text::call_bridge([&] { return data->core->table(); }));
   data->texts = std::move(table.texts);
   data->text_ends = std::move(table.text_ends);
   data->pieces = std::move(table.pieces);
@@ -102,9 +118,8 @@ void add_end(TokenizerData& data, const std::optional<std::uint32_t>& id) {
 }
 
 std::optional<std::uint32_t> find_id(const TokenizerData& data, std::string_view token) {
-  const auto id = text::call_bridge([&] {
-    return data.core->token_to_id(rust::Str(token.data(), token.size()));
-  });
+  const auto id = text::call_bridge(
+      [&] { return data.core->token_to_id(rust::Str(token.data(), token.size())); });
   if (!id || *id < 0) return std::nullopt;
   return static_cast<std::uint32_t>(*id);
 }
@@ -166,9 +181,8 @@ Expected<Tokenizer> Tokenizer::from_file(const std::filesystem::path& tokenizer_
 Expected<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& folder) {
   const auto path = folder / "tokenizer.json";
   MILLRACE_ASSIGN(const std::string bytes, text::read_file(path));
-  auto data = make_data(text::call_bridge([&] {
-    return bridge::tokenizer_from_json(text::as_slice(bytes));
-  }));
+  auto data = make_data(
+      text::call_bridge([&] { return bridge::tokenizer_from_json(text::as_slice(bytes)); }));
   if (!data) return with_context(path.string(), std::move(data.error()));
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     MILLRACE_ASSIGN(const json config, text::read_json_if_present(folder / name));
@@ -190,9 +204,8 @@ Expected<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& folder) 
 Expected<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab) {
   auto made = [&]() -> Expected<std::shared_ptr<TokenizerData>> {
     if (!vocab.hf_json.empty()) {
-      return make_data(text::call_bridge([&] {
-        return bridge::tokenizer_from_json(text::as_slice(vocab.hf_json));
-      }));
+      return make_data(text::call_bridge(
+          [&] { return bridge::tokenizer_from_json(text::as_slice(vocab.hf_json)); }));
     }
     bridge::GgufVocab out;
     MILLRACE_ASSIGN(out.model, to_rust("tokenizer.ggml.model", 0, vocab.model));

@@ -64,18 +64,17 @@ class Tokenizer {
   // Invalid bytes come out as U+FFFD. Ids without a token give nothing.
   std::string decode(std::span<const std::uint32_t> ids, DecodeOptions options = {}) const;
   // The reference library's own decoding.
-  Expected<std::string> library_decode(std::span<const std::uint32_t> ids,
-                                       bool skip_special) const;
+  Expected<std::string> library_decode(std::span<const std::uint32_t> ids, bool skip_special) const;
 
   // One more than the largest id. Ids below it can be without a token, and a model's head can have
   // more rows than this.
   std::uint32_t vocab_size() const;
-  bool has_token(std::uint32_t id) const;         // there is a token, and a model may emit it
-  std::string_view token(std::uint32_t id) const; // as the vocabulary spells it; "" without one
-  std::string_view bytes(std::uint32_t id) const; // what it adds to a text
+  bool has_token(std::uint32_t id) const;          // there is a token, and a model may emit it
+  std::string_view token(std::uint32_t id) const;  // as the vocabulary spells it; "" without one
+  std::string_view bytes(std::uint32_t id) const;  // what it adds to a text
   std::optional<std::uint32_t> find(std::string_view token) const;
-  bool is_special(std::uint32_t id) const;        // a control token
-  bool is_added(std::uint32_t id) const;          // cut out of text before the model sees it
+  bool is_special(std::uint32_t id) const;  // a control token
+  bool is_added(std::uint32_t id) const;    // cut out of text before the model sees it
 
   const SpecialIds& special_ids() const;
   // The ids that end a generation, as far as the tokenizer itself knows (stop_ids.h adds the rest).

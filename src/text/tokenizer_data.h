@@ -16,17 +16,18 @@ namespace millrace {
 struct TokenizerData {
   enum Flag : std::uint8_t { kPresent = 1, kSpecial = 2, kAdded = 4, kByte = 8, kUnused = 16 };
 
-  explicit TokenizerData(rust::Box<text::bridge::TokenizerCore> bridged) : core(std::move(bridged)) {}
+  explicit TokenizerData(rust::Box<text::bridge::TokenizerCore> bridged)
+      : core(std::move(bridged)) {}
 
   rust::Box<text::bridge::TokenizerCore> core;
-  rust::Vec<std::uint8_t> texts;         // all tokens' spellings, one after the other
-  rust::Vec<std::uint64_t> text_ends;    // (vocab)
-  rust::Vec<std::uint8_t> pieces;        // all tokens' bytes
-  rust::Vec<std::uint64_t> piece_ends;   // (vocab)
-  rust::Vec<std::uint8_t> flags;         // (vocab)
-  bool exact = false;                    // decoding is the pieces' concatenation
-  bool leading_blank = false;            // encoding put a blank before the first word
-  bool blank_only_if_absent = false;     // ... unless the text began with one
+  rust::Vec<std::uint8_t> texts;        // all tokens' spellings, one after the other
+  rust::Vec<std::uint64_t> text_ends;   // (vocab)
+  rust::Vec<std::uint8_t> pieces;       // all tokens' bytes
+  rust::Vec<std::uint64_t> piece_ends;  // (vocab)
+  rust::Vec<std::uint8_t> flags;        // (vocab)
+  bool exact = false;                   // decoding is the pieces' concatenation
+  bool leading_blank = false;           // encoding put a blank before the first word
+  bool blank_only_if_absent = false;    // ... unless the text began with one
   SpecialIds special_ids;
   std::vector<std::uint32_t> eos_ids;
   std::unordered_set<std::string_view> control_texts;  // views into `texts`

@@ -29,8 +29,11 @@ class Templates : public ::testing::Test {
     const std::string messages_text = messages.dump();
     const std::string tools_text = tools.is_null() ? "" : tools.dump();
     const std::string extra_text = variables.empty() ? "" : variables.dump();
-    return compiled->render({.messages = messages_text, .tools = tools_text, .extra = extra_text,
-                             .add_generation_prompt = prompt, .now = now});
+    return compiled->render({.messages = messages_text,
+                             .tools = tools_text,
+                             .extra = extra_text,
+                             .add_generation_prompt = prompt,
+                             .now = now});
   }
 
   static json take(json& variables, const char* name, json otherwise) {
@@ -119,9 +122,12 @@ TEST_F(Templates, NullContentDoesNotShow) {
       R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":null}])");
   const auto with = [&](const char* source) { return render(source, {{"messages", messages}}); };
   EXPECT_EQ(with("{% for m in messages %}[{{ m.content }}]{% endfor %}").value(), "[q][]");
-  EXPECT_EQ(with("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}").value(), "<q><>");
+  EXPECT_EQ(with("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}").value(),
+            "<q><>");
   EXPECT_EQ(with("{% for m in messages %}{% if m.content is none %}N{% else %}{{ m.content }}"
-                 "{% endif %}{% endfor %}").value(), "qN");
+                 "{% endif %}{% endfor %}")
+                .value(),
+            "qN");
   EXPECT_EQ(with("{% for m in messages %}{{ 'tool_calls' in m }} {% endfor %}").value(),
             "False False ");
 }
@@ -153,10 +159,11 @@ TEST_F(Templates, ArgumentsTakeTheFormThatTheTemplatePrints) {
 }
 
 TEST_F(Templates, ReasoningHasAllItsNames) {
-  const json messages =
-      json::parse(R"([{"role":"assistant","content":"x","reasoning":"why"}])");
+  const json messages = json::parse(R"([{"role":"assistant","content":"x","reasoning":"why"}])");
   EXPECT_EQ(render("{{ messages[0].reasoning_content }}|{{ messages[0].thinking }}",
-                   {{"messages", messages}}).value(), "why|why");
+                   {{"messages", messages}})
+                .value(),
+            "why|why");
 }
 
 TEST_F(Templates, ErrorsNameTheLine) {
@@ -173,7 +180,8 @@ TEST_F(Templates, HostileTemplatesEnd) {
       "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
       "{% endfor %}{% endfor %}{% endfor %}";
   EXPECT_FALSE(render(loops, json::object()).has_value());
-  EXPECT_FALSE(render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", json::object()).has_value());
+  EXPECT_FALSE(
+      render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", json::object()).has_value());
   EXPECT_FALSE(render("{{ range(10 ** 12) }}", json::object()).has_value());
   EXPECT_FALSE(render("{{ 'x' * 10 ** 11 }}", json::object()).has_value());
   std::string nested(20000, '(');
@@ -232,8 +240,8 @@ TEST_F(Templates, FilesOfAFolder) {
 
 TEST_F(Templates, BundledModelsTemplate) {
   const std::filesystem::path folder = MILLRACE_SOURCE_DIR "/models/tiny-moe-4bit";
-  const auto compiled =
-      ChatTemplate::compile(find_chat_templates(folder).value(), find_template_tokens(folder).value());
+  const auto compiled = ChatTemplate::compile(find_chat_templates(folder).value(),
+                                              find_template_tokens(folder).value());
   ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
   EXPECT_EQ(compiled->render({.messages = R"([{"role":"user","content":"hi"}])"}).value(),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");

@@ -36,8 +36,7 @@ std::vector<std::pair<std::string, Tokenizer>> all_tokenizers() {
   return out;
 }
 
-void expect_stream_equals_whole(const Tokenizer& tokenizer, const Ids& ids,
-                                DecodeOptions options) {
+void expect_stream_equals_whole(const Tokenizer& tokenizer, const Ids& ids, DecodeOptions options) {
   Detokenizer stream(tokenizer, options);
   std::string so_far;
   for (std::size_t n = 0; n < ids.size(); ++n) {
@@ -121,7 +120,9 @@ TEST(Detokenizer, HoldsHalfCharactersBack) {
 
   Detokenizer cut(*tokenizer);
   EXPECT_EQ(cut.push(byte("ð")), "");
-  EXPECT_EQ(cut.push(byte("a")), "\xEF\xBF\xBD" "a");
+  EXPECT_EQ(cut.push(byte("a")),
+            "\xEF\xBF\xBD"
+            "a");
   EXPECT_EQ(cut.push(byte("Ł")), "\xEF\xBF\xBD");
   EXPECT_EQ(cut.push(byte("ð")), "");
   EXPECT_EQ(cut.flush(), "\xEF\xBF\xBD");
@@ -145,8 +146,8 @@ TEST(Utf8, ReplacesEachMaximalPartOnce) {
   EXPECT_EQ(all("\xC3\xA9\xE4\xBD\xA0\xF0\x9F\x98\x80"), "\xC3\xA9\xE4\xBD\xA0\xF0\x9F\x98\x80");
   EXPECT_EQ(all("\xE4\xBD"), r);
   EXPECT_EQ(all("\xE4\xBDx"), r + "x");
-  EXPECT_EQ(all("\xC0\x80"), r + r);              // overlong
-  EXPECT_EQ(all("\xED\xA0\x80"), r + r + r);      // a surrogate
+  EXPECT_EQ(all("\xC0\x80"), r + r);          // overlong
+  EXPECT_EQ(all("\xED\xA0\x80"), r + r + r);  // a surrogate
   EXPECT_EQ(all("\xF4\x90\x80\x80"), r + r + r + r);
   EXPECT_EQ(all("\x80\xBF"), r + r);
   EXPECT_EQ(all("\xF0\x9F\x98\xF0\x9F\x98\x80"), r + "\xF0\x9F\x98\x80");

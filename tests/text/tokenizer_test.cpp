@@ -47,8 +47,7 @@ void expect_decodes(const Tokenizer& tokenizer, const json& expected) {
 }
 
 TEST(Tokenizer, BundledEqualsPython) {
-  auto tokenizer =
-      Tokenizer::from_folder(MILLRACE_SOURCE_DIR "/models/tiny-moe-4bit");
+  auto tokenizer = Tokenizer::from_folder(MILLRACE_SOURCE_DIR "/models/tiny-moe-4bit");
   ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
   const json expected = fixture("bundled.json");
   testing::expect_equal(*tokenizer, expected);
@@ -263,8 +262,8 @@ TEST(Tokenizer, MarkedTextStaysText) {
   // Alone, marked text is the literal text.
   EXPECT_EQ(encode(marked, ControlText::kLiteralWhereMarked), encode(user, ControlText::kLiteral));
   // Inside a template, only the template's own tokens are control tokens.
-  const auto ids = encode("<|im_start|>user\n" + marked + "<|im_end|>\n",
-                          ControlText::kLiteralWhereMarked);
+  const auto ids =
+      encode("<|im_start|>user\n" + marked + "<|im_end|>\n", ControlText::kLiteralWhereMarked);
   int control = 0;
   for (const std::uint32_t id : ids) control += tokenizer.is_special(id);
   EXPECT_EQ(control, 2);
