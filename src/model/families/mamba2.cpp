@@ -6,9 +6,13 @@
 namespace millrace::model {
 namespace {
 
-// A number, or {"__float__": "Infinity"}.
+// A number, which may be too large for a float, or {"__float__": "Infinity"}.
 float bound(const nlohmann::json& value, float fallback) {
-  if (value.is_number()) return value.get<float>();
+  if (value.is_number()) {
+    const auto number = value.get<double>();
+    return number < std::numeric_limits<float>::max() ? static_cast<float>(number)
+                                                      : std::numeric_limits<float>::infinity();
+  }
   if (!value.is_object() || value.value("__float__", "") != "Infinity") return fallback;
   return std::numeric_limits<float>::infinity();
 }

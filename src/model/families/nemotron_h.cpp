@@ -51,6 +51,7 @@ Expected<MoeSpec> read_experts(Config& config) {
 Status build_nemotron_h(Config& config, ModelSpec* spec) {
   config.alias("layer_norm_epsilon", "rms_norm_eps");
   config.alias("norm_eps", "rms_norm_eps");
+  config.alias("attention_head_dim", "head_dim");
   MILLRACE_ASSIGN(const std::string kinds, kinds_of(config));
   config.put("num_hidden_layers", kinds.size());
   MILLRACE_TRY(llama_like(config, spec));
@@ -111,14 +112,6 @@ void names_nemotron_h(bool gguf, NameRules* rules, std::vector<std::string>* dro
                     {Role::kFinalNorm, "backbone.norm_f.weight"},
                     {Role::kMixerInNorm, l + "norm.weight"},
                     {Role::kFfnInNorm, l + "norm.weight"},
-                    {Role::kQ, m + "q_proj.weight"},
-                    {Role::kK, m + "k_proj.weight"},
-                    {Role::kV, m + "v_proj.weight"},
-                    {Role::kO, m + "o_proj.weight"},
-                    {Role::kQBias, m + "q_proj.bias"},
-                    {Role::kKBias, m + "k_proj.bias"},
-                    {Role::kVBias, m + "v_proj.bias"},
-                    {Role::kOBias, m + "o_proj.bias"},
                     {Role::kUp, m + "up_proj.weight"},
                     {Role::kDown, m + "down_proj.weight"},
                     {Role::kUpBias, m + "up_proj.bias"},
@@ -127,10 +120,21 @@ void names_nemotron_h(bool gguf, NameRules* rules, std::vector<std::string>* dro
                     {Role::kRouterCorrection, m + "gate.e_score_correction_bias"},
                     {Role::kUp, m + "experts.{e}.up_proj.weight"},
                     {Role::kDown, m + "experts.{e}.down_proj.weight"},
+                    {Role::kUp, m + "experts.up_proj", true},
+                    {Role::kDown, m + "experts.down_proj", true},
                     {Role::kUp, m + "switch_mlp.fc1.weight", true},
                     {Role::kDown, m + "switch_mlp.fc2.weight", true},
                     {Role::kSharedUp, s + "up_proj.weight"},
                     {Role::kSharedDown, s + "down_proj.weight"}});
+  const struct {
+    Role weight, bias;
+    const char* name;
+  } projections[] = {{Role::kQ, Role::kQBias, "q_proj."},
+                     {Role::kK, Role::kKBias, "k_proj."},
+                     {Role::kV, Role::kVBias, "v_proj."},
+                     {Role::kO, Role::kOBias, "o_proj."}};
+  for (const auto& p : projections)
+    put_first(rules, {{p.weight, m + p.name + "weight"}, {p.bias, m + p.name + "bias"}});
   drops->push_back("mtp.*");
 }
 

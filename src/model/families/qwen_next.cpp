@@ -46,14 +46,14 @@ Status build(Config& config, ModelSpec* spec, bool grouped) {
   for (size_t i = 0; i < attention.size(); ++i) {
     auto& layer = spec->layers[i];
     layer.attention.qk_norm = QkNorm::kHead;
-    layer.attention.gate = true;
+    layer.attention.gate = config.flag("attn_output_gate", true);
     if (attention[i]) continue;
     layer.attention = {};
     layer.delta = delta;
   }
   // About training, caches and draft layers (whose tensors are dropped).
-  config.ignore({"mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"});
-  config.expect("attn_output_gate", true);
+  config.ignore({"mlp_only_layers", "mamba_ssm_dtype", "mtp_num_hidden_layers",
+                 "mtp_use_dedicated_embeddings"});
   return config.status();
 }
 
