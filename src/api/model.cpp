@@ -139,7 +139,10 @@ Expected<std::string> Model::apply_chat_template(const std::string& messages_jso
   ChatInput input;
   input.messages = messages_json;
   input.add_generation_prompt = add_generation_prompt;
-  return impl_->chat->render(input);
+  auto text = impl_->chat->render(input);
+  // A template's own messages do not say where they come from.
+  if (!text) return with_context("chat template", text.error());
+  return text;
 }
 
 std::vector<FamilyInfo> families() {

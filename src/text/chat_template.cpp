@@ -86,15 +86,11 @@ Expected<std::string> ChatTemplate::render(const ChatInput& input) const {
   MILLRACE_ASSIGN(const std::string extra, with_tokens(impl_->tokens, input.extra));
   const bool tools = impl_->for_tools && has_entries(input.tools);
   const auto& core = tools ? *impl_->for_tools : impl_->main;
-  auto rendered = text::call_bridge([&] {
+  return text::call_bridge([&] {
     return std::string(core->render(text::as_slice(input.messages), text::as_slice(input.tools),
                                     text::as_slice(extra), input.add_generation_prompt,
                                     input.now.value_or(std::numeric_limits<std::int64_t>::min())));
   });
-  // A template's own messages do not say where they come from.
-  if (!rendered && rendered.error().message.find("chat template") == std::string::npos)
-    return with_context("chat template", std::move(rendered.error()));
-  return rendered;
 }
 
 const TemplateCapabilities& ChatTemplate::capabilities() const { return impl_->capabilities; }
