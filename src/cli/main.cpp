@@ -105,7 +105,12 @@ int run_main(int argc, char** argv) {
     return app.exit(done) == 0 ? kOk : kError;
   } catch (const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
-    spdlog::error("{}", error.what());
+    // A word that is no command is left over, and the parser then only says that one is missing.
+    if (const auto rest = app.remaining(); chosen.empty() && !rest.empty()) {
+      spdlog::error("there is no command or flag '{}'", rest.front());
+    } else {
+      spdlog::error("{}", error.what());
+    }
     spdlog::error("'millrace{}{} --help' explains what can be given", chosen.empty() ? "" : " ",
                   chosen.empty() ? "" : chosen.front()->get_name());
     return kUsage;

@@ -69,7 +69,7 @@ TEST(Pack, ReportsAsJson) {
 TEST(Verify, NamesTheDamagedPiece) {
   const TempFolder folder;
   ASSERT_EQ(millrace({"pack", kModel, folder / "packed"}).exit_code, 0);
-  const std::string weights = folder / "packed/weights-00000.bin";
+  const std::string weights = folder / "packed/weights-00001.bin";
   ASSERT_TRUE(fs::exists(weights));
   std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(0, std::ios::end);
@@ -81,7 +81,7 @@ TEST(Verify, NamesTheDamagedPiece) {
   file.close();
   const Outcome verified = millrace({"verify", folder / "packed"});
   EXPECT_EQ(verified.exit_code, 1);
-  EXPECT_THAT(verified.err, HasSubstr("weights-00000.bin"));
+  EXPECT_THAT(verified.err, HasSubstr("weights-00001.bin"));
   EXPECT_EQ(verified.out, "");
 }
 
@@ -148,7 +148,8 @@ TEST(Doctor, LooksAtTheMachineAndLeavesNoFile) {
   const Outcome outcome = millrace({"doctor", "--json", "--path", folder.path().string()});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   std::vector<std::string> names;
-  for (const json& finding : outcome.json()["findings"]) {
+  const json findings = outcome.json()["findings"];
+  for (const json& finding : findings) {
     names.push_back(finding["name"]);
     EXPECT_NE(finding["meaning"], "") << finding["name"];
   }

@@ -72,6 +72,15 @@ std::string source_path(const std::string& name) {
   return std::string(MILLRACE_SOURCE_DIR) + "/" + name;
 }
 
+std::string id_list(const nlohmann::json& ids) {
+  std::string text;
+  for (const auto& id : ids) {
+    if (!text.empty()) text += ',';
+    text += id.dump();
+  }
+  return text;
+}
+
 Outcome millrace(const std::vector<std::string>& arguments, const RunAs& as) {
   Pipe in, out, err;
   const auto start = Clock::now();

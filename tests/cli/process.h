@@ -19,7 +19,7 @@ struct Outcome {
 };
 
 struct RunAs {
-  std::string input;           // standard input, closed at its end
+  std::string input{};         // standard input, closed at its end
   double interrupt_after = 0;  // seconds until the first SIGINT; 0: none
   bool after_output = false;   // SIGINT once something was written to standard output
   int interrupts = 1;
@@ -27,6 +27,9 @@ struct RunAs {
 
 std::string binary();                              // from MILLRACE_BINARY
 std::string source_path(const std::string& name);  // in the repository
+
+// A JSON array of token ids as the flags take it: 1,2,3.
+std::string id_list(const nlohmann::json& ids);
 
 // The program with the arguments given.
 Outcome millrace(const std::vector<std::string>& arguments, const RunAs& as = {});

@@ -72,8 +72,7 @@ TEST(Run, PromptComesFromTextFileIdsOrStandardInput) {
   std::ofstream(folder / "prompt.txt") << kPrompt;
   EXPECT_EQ(run_json({"-f", folder / "prompt.txt"})["token_ids"], from_text["token_ids"]);
   EXPECT_EQ(run_json({}, kPrompt)["token_ids"], from_text["token_ids"]);
-  std::string ids;
-  for (const json& id : from_text["prompt_ids"]) ids += (ids.empty() ? "" : ",") + id.dump();
+  const std::string ids = id_list(from_text["prompt_ids"]);
   EXPECT_EQ(run_json({"--prompt-ids", ids})["token_ids"], from_text["token_ids"]);
 }
 
@@ -112,8 +111,7 @@ TEST(Run, ChatGoesThroughTheTemplate) {
   const json chat = run_json({"--chat", "-p", "hello", "--system", "be brief"});
   const json piped = run_json({"--chat", "--system", "be brief"}, "hello");
   EXPECT_EQ(piped["prompt_ids"], chat["prompt_ids"]);
-  std::string ids;
-  for (const json& id : chat["prompt_ids"]) ids += (ids.empty() ? "" : ",") + id.dump();
+  const std::string ids = id_list(chat["prompt_ids"]);
   const Outcome text = millrace({"tokenize", kModel, "--ids", ids});
   EXPECT_THAT(text.out, HasSubstr("be brief"));
   EXPECT_THAT(text.out, HasSubstr("hello"));
@@ -160,8 +158,7 @@ TEST(Tokenize, RoundTrip) {
   const json tokens = there.json();
   EXPECT_EQ(tokens["count"], tokens["ids"].size());
   EXPECT_EQ(tokens["pieces"].size(), tokens["ids"].size());
-  std::string ids;
-  for (const json& id : tokens["ids"]) ids += (ids.empty() ? "" : ",") + id.dump();
+  const std::string ids = id_list(tokens["ids"]);
   EXPECT_EQ(millrace({"tokenize", kModel, "--ids", ids}).out, text + "\n");
   EXPECT_EQ(millrace({"tokenize", kModel, "--plain", "--json"}, {.input = text}).json(), tokens);
 }
