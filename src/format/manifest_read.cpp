@@ -71,7 +71,7 @@ Expected<const json*> get_array(const json& object, const char* key) {
 }
 
 Expected<PieceKind> kind_from_name(std::string_view text) {
-  for (int i = 0; i <= static_cast<int>(PieceKind::kHead); ++i) {
+  for (int i = 0; i <= static_cast<int>(PieceKind::kLookup); ++i) {
     if (name(static_cast<PieceKind>(i)) == text) return static_cast<PieceKind>(i);
   }
   return fail(Code::kInvalid, "unknown kind {}", shown(std::string(text)));

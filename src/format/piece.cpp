@@ -6,12 +6,12 @@
 namespace millrace::format {
 namespace {
 
-constexpr std::array<std::string_view, 7> kKinds = {"embedding", "mixer", "ffn", "router",
-                                                    "expert",    "final", "head"};
-static_assert(static_cast<size_t>(PieceKind::kHead) + 1 == kKinds.size());
+constexpr std::array<std::string_view, 8> kKinds = {"embedding", "mixer", "ffn",  "router",
+                                                    "expert",    "final", "head", "lookup"};
+static_assert(static_cast<size_t>(PieceKind::kLookup) + 1 == kKinds.size());
 
 // In the order of Role.
-constexpr std::array<std::string_view, 46> kRoles = {"embedding",
+constexpr std::array<std::string_view, 77> kRoles = {"embedding",
                                                      "head",
                                                      "head_bias",
                                                      "final_norm",
@@ -56,8 +56,39 @@ constexpr std::array<std::string_view, 46> kRoles = {"embedding",
                                                      "decay",
                                                      "time_bias",
                                                      "skip",
-                                                     "mix_norm"};
-static_assert(static_cast<size_t>(Role::kMixNorm) + 1 == kRoles.size());
+                                                     "mix_norm",
+                                                     "q_down",
+                                                     "q_down_bias",
+                                                     "q_down_norm",
+                                                     "kv_down",
+                                                     "kv_down_bias",
+                                                     "kv_down_norm",
+                                                     "key_up",
+                                                     "key_up_transposed",
+                                                     "value_up",
+                                                     "index_q",
+                                                     "index_k",
+                                                     "index_k_norm",
+                                                     "index_k_norm_bias",
+                                                     "index_weights",
+                                                     "act_positive",
+                                                     "act_negative",
+                                                     "act_beta",
+                                                     "act_eps",
+                                                     "attention_gate",
+                                                     "shared_out_norm",
+                                                     "expert_in_norm",
+                                                     "expert_out_norm",
+                                                     "router_scale",
+                                                     "expert_scale",
+                                                     "layer_table",
+                                                     "layer_in_projection",
+                                                     "layer_in_norm",
+                                                     "layer_in_gate",
+                                                     "layer_in_out",
+                                                     "layer_in_out_norm",
+                                                     "layer_scale"};
+static_assert(static_cast<size_t>(Role::kLayerScale) + 1 == kRoles.size());
 
 }  // namespace
 

@@ -19,6 +19,7 @@ enum class PieceKind : uint8_t {
   kExpert,     // one routed expert: gate, up, down together
   kFinal,      // final norm
   kHead,       // a row range of the output head
+  kLookup,     // a row range of a further table of which only the tokens' rows are read
 };
 std::string_view name(PieceKind kind);
 
@@ -71,6 +72,40 @@ enum class Role : uint8_t {
   kTimeBias,
   kSkip,
   kMixNorm,
+  // Latent attention: down projections, the halves of the up projection by head, the indexer.
+  kQDown,
+  kQDownBias,
+  kQDownNorm,
+  kKvDown,
+  kKvDownBias,
+  kKvDownNorm,
+  kKeyUp,
+  kKeyUpTransposed,
+  kValueUp,
+  kIndexQ,
+  kIndexK,
+  kIndexKNorm,
+  kIndexKNormBias,
+  kIndexWeights,
+  // Parameters of xIELU; the gate of attention; norms and scales around experts beside a dense part.
+  kActPositive,
+  kActNegative,
+  kActBeta,
+  kActEps,
+  kAttentionGate,
+  kSharedOutNorm,
+  kExpertInNorm,
+  kExpertOutNorm,
+  kRouterScale,
+  kExpertScale,
+  // Per-layer embeddings, and the scale of a layer's output.
+  kLayerTable,
+  kLayerInProjection,
+  kLayerInNorm,
+  kLayerInGate,
+  kLayerInOut,
+  kLayerInOutNorm,
+  kLayerScale,
 };
 std::string_view name(Role role);
 Expected<Role> role_from_name(std::string_view name);

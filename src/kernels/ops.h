@@ -35,6 +35,21 @@ struct AttentionArgs {
   float softcap = 0.0f;         // 0 = off: s = cap * tanh(s / cap)
   const float* sink = nullptr;  // per-head learned logit, or null
   float* out = nullptr;         // [value_dim]
+  // attention_selected only: bit p of word b says whether position 64 b + p is seen.
+  const uint64_t* selected = nullptr;
+};
+
+// How well the positions of one block of index keys match an indexer's query (sparse attention):
+//   out[p] = sum over heads, ascending, of weights[h] * max(0, scale * dot(q[h], key[p]))
+struct IndexArgs {
+  const float* q = nullptr;        // [heads, dim]
+  const float* weights = nullptr;  // [heads]
+  uint32_t heads = 0;
+  uint32_t dim = 0;
+  float scale = 1.0f;
+  KvType kv_type = KvType::kF16;
+  const void* keys = nullptr;  // [dim][64]
+  float* out = nullptr;        // [64]
 };
 
 // One table for each instruction set; all entries give the same bits.
@@ -70,6 +85,12 @@ struct Ops {
   // and the rest as they like): the bits of `attention` on each, with every key and value read once
   // for four queries. Queries of one position or of near ones share most.
   void (*attention_group)(const AttentionArgs* args, uint32_t count);
+  // As `attention` over the selected positions of begin..end alone.
+  void (*attention_selected)(const AttentionArgs&);
+  void (*index_scores)(const IndexArgs&);
+  // x > 0: positive x^2 + beta x; else (expm1(min(x, eps)) - x) negative + beta x.
+  void (*xielu)(const float* x, float positive, float negative, float beta, float eps, uint32_t n,
+                float* out);
   void (*quantize_row)(const float* x, uint32_t cols, int8_t* q, float* scale, int16_t* sum);
   // Sources of vectors: f32/f16/bf16 bytes to f32.
   void (*f16_to_f32)(const uint16_t* x, uint64_t n, float* y);

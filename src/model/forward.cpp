@@ -67,7 +67,27 @@ Extents::Extents(const ModelSpec& spec) {
       recurrent(m->columns(), m->channels(), m->kernel, m->heads, m->inner());
   }
   for (const RopeSpec& rope : spec.ropes) rope_pairs = std::max(rope_pairs, rope.dims / 2);
-  vectors = std::max({spec.hidden, q, kv_k, kv_v, width, experts, attended, mix, conv});
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.attention.own_gate)
+      own_gate = std::max(own_gate, layer.attention.heads * layer.attention.value_dim);
+    if (layer.ffn.moe && layer.ffn.moe->apart) apart = true;
+    if (!layer.mla) continue;
+    const MlaSpec& m = *layer.mla;
+    q = std::max(q, m.heads * (m.nope_dim + m.rope_dim));
+    kv_k = std::max(kv_k, m.rank + m.rope_dim);
+    kv_heads = std::max(kv_heads, 1u);
+    attended = std::max(attended, m.heads * m.value_dim);
+    q_rank = std::max(q_rank, m.q_rank), mla_heads = std::max(mla_heads, m.heads);
+    latent_key = std::max(latent_key, m.heads * (m.rank + m.rope_dim));
+    latent = std::max(latent, m.rank), nope = std::max(nope, m.nope_dim);
+    if (!m.indexer) continue;
+    index_q = std::max(index_q, m.indexer->heads * m.indexer->dim);
+    index_k = std::max(index_k, m.indexer->dim),
+    index_heads = std::max(index_heads, m.indexer->heads);
+    top = std::max(top, m.indexer->top);
+  }
+  vectors = std::max(
+      {spec.hidden, q_rank, index_k, latent, q, kv_k, kv_v, width, experts, attended, mix, conv});
 }
 
 namespace {
@@ -89,6 +109,31 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
   b->conv = c.take<float>(e.conv);
   b->dt = c.take<float>(n * e.state_heads);
   b->decay = c.take<float>(n * e.state_heads);
+  const uint64_t pages = (uint64_t{o.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  if (e.mla_heads) {
+    b->latent_q = c.rows(n, e.q_rank);
+    b->absorbed = c.take<float>(n * e.latent_key);
+    b->latents = c.rows(n * e.mla_heads, e.latent);
+    b->nope = c.rows(n * e.mla_heads, e.nope);
+    b->decoded = c.take<float>(uint64_t{e.mla_heads} * e.latent);
+  }
+  if (e.top) {
+    b->index_q = c.take<float>(n * e.index_q);
+    b->index_k = c.take<float>(n * e.index_k);
+    b->index_weights = c.take<float>(n * e.index_heads);
+    b->index_scores = c.take<float>(pages * kernels::kKvBlock);
+    b->ranked = c.take<uint32_t>(e.top);
+    b->selected = c.take<uint64_t>(n * pages);
+  }
+  if (spec.layer_input) {
+    b->start = c.rows(n, spec.hidden);
+    b->layer_table = c.take<float>(n * spec.layers.size() * spec.layer_input);
+    b->layer_in = c.rows(n, spec.layer_input);
+    b->layer_gate = c.take<float>(n * spec.layer_input);
+    b->layer_norm = c.take<float>(spec.layer_input);
+  }
+  b->own_gate = c.take<float>(n * e.own_gate);
+  if (e.apart) b->apart = c.take<float>(n * spec.hidden);
   b->gate = c.rows(n, e.width);
   b->up = c.take<float>(n * e.width);
   if (e.experts) {
@@ -172,6 +217,9 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
       case PieceKind::kEmbedding:
         impl->embedding.push_back(p);
         break;
+      case PieceKind::kLookup:
+        impl->lookup.push_back(p);
+        break;
       case PieceKind::kHead:
         impl->head.push_back(p);
         break;
@@ -193,6 +241,8 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
   if (spec.tied) impl->head = impl->embedding;
   impl->embedding_rows = table.pieces[impl->embedding[0]].tensors[0].view.layout.rows;
   impl->head_rows = table.pieces[impl->head[0]].tensors[0].view.layout.rows;
+  if (!impl->lookup.empty())
+    impl->lookup_rows = table.pieces[impl->lookup[0]].tensors[0].view.layout.rows;
   impl->ropes = spec.ropes;
 
   // GGUF files keep llama3-style scaling as divisors of the frequencies.
@@ -207,6 +257,8 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
       }
     }
   }
+  if (const float* in_norm = impl->vector(held, Role::kLayerInNorm, &slot))
+    std::copy_n(in_norm, spec.layer_input, impl->b.layer_norm);
   impl->let_go(held);
   return std::unique_ptr<Forward>(new Forward(std::move(impl)));
 }
@@ -260,7 +312,11 @@ void Forward::Impl::quantize(RowBuffer& buffer, uint32_t n) {
 
 void Forward::Impl::push(const Held& held, Role role, const kernels::Rows& in, float* out,
                          uint64_t stride) {
-  const auto t = static_cast<size_t>(held.find(role));
+  push_tensor(held, static_cast<size_t>(held.find(role)), in, out, stride);
+}
+
+void Forward::Impl::push_tensor(const Held& held, size_t t, const kernels::Rows& in, float* out,
+                                uint64_t stride) {
   const auto& tensor = held.piece->tensors[t];
   Job job;
   job.kernel = kernel_of[held.id][t];
@@ -296,10 +352,11 @@ void Forward::Impl::flush() {
   jobs.clear();
 }
 
-void Forward::Impl::norm(const float* in, const float* w, uint32_t n, float* out) {
+void Forward::Impl::norm(const float* in, const float* w, uint32_t n, float* out, bool of_output) {
+  const float eps = of_output && spec.out_norm_eps > 0 ? spec.out_norm_eps : spec.norm_eps;
   over_rows(n, spec.hidden, [&](uint32_t r) {
-    ops.rms_norm(in + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne,
-                 spec.norm_eps, spec.hidden, out + uint64_t{r} * spec.hidden);
+    ops.rms_norm(in + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne, eps,
+                 spec.hidden, out + uint64_t{r} * spec.hidden);
   });
 }
 
@@ -336,6 +393,7 @@ Status Forward::Impl::embed() {
       float* out = b.x + uint64_t{order[i]} * spec.hidden;
       const auto row = static_cast<uint32_t>(rows[order[i]].token) - held.piece->row_begin;
       format::dequantize_row(tensor.view.layout, held.data + tensor.offset, row, out);
+      if (spec.embed_norm) ops.rms_norm(out, nullptr, false, spec.norm_eps, spec.hidden, out);
       if (spec.embed_scale != 1.0f) ops.scale(out, spec.embed_scale, spec.hidden);
     }
     let_go(held);
@@ -361,8 +419,9 @@ Expected<std::span<const float>> Forward::Impl::head_logits() {
   const float* w = vector(held, Role::kFinalNorm, &slot);
   for (uint32_t r = 0; r < count; ++r) {
     if (!rows[r].logits) continue;
-    ops.rms_norm(b.x + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne,
-                 spec.norm_eps, spec.hidden, b.h.f32 + uint64_t{wanted++} * spec.hidden);
+    ops.rms_norm(b.x + uint64_t{r} * spec.hidden, w,
+                 spec.norm == NormKind::kRmsPlusOne && !spec.final_norm_plain, spec.norm_eps,
+                 spec.hidden, b.h.f32 + uint64_t{wanted++} * spec.hidden);
   }
   let_go(held);
   if (wanted == 0) return std::span<const float>();
@@ -401,13 +460,27 @@ Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
   MILLRACE_TRY(f.begin_states());
   MILLRACE_TRY(f.embed());
   f.rope_tables();
-  for (uint32_t i = 0; i < f.spec.layers.size(); ++i) {
-    const LayerSpec& layer = f.spec.layers[i];
-    if (layer.has_mixer()) MILLRACE_TRY(f.mix(i));
-    if (layer.has_ffn()) MILLRACE_TRY(layer.ffn.moe ? f.moe(i) : f.dense(i));
+  if (f.spec.layer_input) MILLRACE_TRY(f.read_layer_table());
+  for (f.loop = 0; f.loop < f.spec.loops; ++f.loop) {
+    if (f.loop > 0 && f.spec.loop_norm) {
+      MILLRACE_ASSIGN(Held held, f.hold(f.final_piece));
+      uint32_t slot = 0;
+      f.norm(f.b.x, f.vector(held, Role::kFinalNorm, &slot), f.count, f.b.x);
+      f.let_go(held);
+    }
+    MILLRACE_TRY(f.layers());
   }
   f.end_states();
   return f.head_logits();
+}
+
+Status Forward::Impl::layers() {
+  for (uint32_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    if (layer.has_mixer()) MILLRACE_TRY(mix(i));
+    if (layer.has_ffn()) MILLRACE_TRY(layer.ffn.moe ? moe(i) : dense(i));
+  }
+  return {};
 }
 
 }  // namespace millrace::model

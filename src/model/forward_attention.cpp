@@ -15,8 +15,11 @@ void Forward::Impl::attention(uint32_t layer, const Held& held, RowBuffer in, bo
                  k_cols = a.kv_heads * a.key_dim, v_cols = a.kv_heads * a.value_dim;
   uint32_t slot = 0;
   push(held, Role::kQ, in.view(count), b.q, q_cols);
-  push(held, Role::kK, in.view(count), b.k, k_cols);
-  push(held, Role::kV, in.view(count), b.v, v_cols);
+  const bool own = a.kv_from < 0;  // has keys and values
+  if (own) push(held, Role::kK, in.view(count), b.k, k_cols);
+  if (own && !a.k_eq_v) push(held, Role::kV, in.view(count), b.v, v_cols);
+  if (a.own_gate)
+    push(held, Role::kAttentionGate, in.view(count), b.own_gate, a.heads * a.value_dim);
   flush();
   add_bias(b.q, q_cols, q_cols, count, vector(held, Role::kQBias, &slot));
   add_bias(b.k, k_cols, k_cols, count, vector(held, Role::kKBias, &slot));
@@ -25,36 +28,46 @@ void Forward::Impl::attention(uint32_t layer, const Held& held, RowBuffer in, bo
   const float* q_norm = vector(held, Role::kQNorm, &slot);
   const float* k_norm = vector(held, Role::kKNorm, &slot);
   const bool plus_one = spec.norm == NormKind::kRmsPlusOne;
-  const KvPlace& place = kv.places[layer];
+  const KvPlace& place = place_of(layer);
   const uint64_t pairs = Extents(spec).rope_pairs;
   over_rows(count, q_cols + k_cols, [&](uint32_t r) {
     float* q = b.q + uint64_t{r} * q_cols;
     float* k = b.k + uint64_t{r} * k_cols;
-    const float* v = b.v + uint64_t{r} * v_cols;
+    float* v = b.v + uint64_t{r} * v_cols;
+    if (own && a.k_eq_v) std::copy_n(k, v_cols, v);
+    for (uint32_t h = 0; own && a.v_norm && h < a.kv_heads; ++h)
+      ops.rms_norm(v + h * a.value_dim, nullptr, false, spec.norm_eps, a.value_dim,
+                   v + h * a.value_dim);
+    const auto norm_heads = [&] {
+      for (uint32_t h = 0; h < a.heads; ++h)
+        ops.rms_norm(q + h * q_head, q_norm, plus_one, spec.norm_eps, a.key_dim, q + h * q_head);
+      for (uint32_t h = 0; own && h < a.kv_heads; ++h)
+        ops.rms_norm(k + h * a.key_dim, k_norm, plus_one, spec.norm_eps, a.key_dim,
+                     k + h * a.key_dim);
+    };
     if (a.qk_norm == QkNorm::kFull) {
       ops.rms_norm(q, q_norm, plus_one, spec.norm_eps, q_cols, q);
       ops.rms_norm(k, k_norm, plus_one, spec.norm_eps, k_cols, k);
-    } else if (a.qk_norm == QkNorm::kHead) {
-      for (uint32_t h = 0; h < a.heads; ++h)
-        ops.rms_norm(q + h * q_head, q_norm, plus_one, spec.norm_eps, a.key_dim, q + h * q_head);
-      for (uint32_t h = 0; h < a.kv_heads; ++h)
-        ops.rms_norm(k + h * a.key_dim, k_norm, plus_one, spec.norm_eps, a.key_dim,
-                     k + h * a.key_dim);
+    } else if (a.qk_norm == QkNorm::kHead || a.qk_norm == QkNorm::kHeadNoScale) {
+      norm_heads();
     }
+    if (a.q_scale != 1.0f) ops.scale(q, a.q_scale, q_cols);
     if (a.rope >= 0) {
       const RopeSpec& rope = ropes[static_cast<size_t>(a.rope)];
       const uint64_t at = (static_cast<uint64_t>(a.rope) * options.max_rows + r) * pairs;
       for (uint32_t h = 0; h < a.heads; ++h)
         ops.rope(q + h * q_head, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
-      for (uint32_t h = 0; h < a.kv_heads; ++h)
+      for (uint32_t h = 0; own && h < a.kv_heads; ++h)
         ops.rope(k + h * a.key_dim, b.cos + at, b.sin + at, rope.dims, rope.interleaved);
     }
+    if (a.qk_norm == QkNorm::kHeadAfterRope) norm_heads();
     if (a.position_beta != 0.0f) {
       const double period = std::floor(static_cast<double>(rows[r].position) / a.position_period);
       ops.scale(q,
                 static_cast<float>(1.0 + static_cast<double>(a.position_beta) * std::log1p(period)),
                 q_cols);
     }
+    if (!own) return;
     std::byte* page =
         rows[r].sequence->page(place.group, rows[r].position / kernels::kKvBlock) + place.offset;
     for (uint32_t h = 0; h < a.kv_heads; ++h) {
@@ -64,6 +77,14 @@ void Forward::Impl::attention(uint32_t layer, const Held& held, RowBuffer in, bo
     }
   });
   attend(layer, vector(held, Role::kSinks, &slot));
+  if (a.own_gate) {
+    const uint32_t n = a.heads * a.value_dim;
+    over_rows(count, uint64_t{n} * 8, [&](uint32_t r) {
+      float* gate = b.own_gate + uint64_t{r} * n;
+      ops.sigmoid(gate, n, gate);
+      ops.multiply(b.attended.f32 + uint64_t{r} * n, gate, n, b.attended.f32 + uint64_t{r} * n);
+    });
+  }
   if (a.gate) {
     over_rows(count, uint64_t{a.heads} * a.value_dim * 8, [&](uint32_t r) {
       for (uint32_t h = 0; h < a.heads; ++h) {
@@ -77,19 +98,18 @@ void Forward::Impl::attention(uint32_t layer, const Held& held, RowBuffer in, bo
   mixed_output(held, Role::kO, Role::kOBias, a.heads * a.value_dim, a.out_scale, add);
 }
 
-void Forward::Impl::attend(uint32_t layer, const float* sinks) {
-  const AttentionSpec& a = spec.layers[layer].attention;
-  const KvPlace& place = kv.places[layer];
+// Block pointers of every sequence and kv head, once a layer.
+void Forward::Impl::block_pointers(uint32_t layer, uint32_t heads) {
+  const KvPlace& place = place_of(layer);
   const uint64_t blocks =
       (uint64_t{options.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
-  // Block pointers of every sequence and kv head, once a layer.
   for (size_t s = 0; s < sequences.size(); ++s) {
     uint32_t last = 0;
     for (uint32_t r = 0; r < count; ++r) {
       if (sequence_of[r] == s) last = std::max(last, rows[r].position / kernels::kKvBlock);
     }
-    for (uint32_t h = 0; h < a.kv_heads; ++h) {
-      const void** k = b.blocks + (s * a.kv_heads + h) * 2 * blocks;
+    for (uint32_t h = 0; h < heads; ++h) {
+      const void** k = b.blocks + (s * heads + h) * 2 * blocks;
       const void** v = k + blocks;
       for (uint32_t block = 0; block <= last; ++block) {
         const std::byte* page = sequences[s]->page(place.group, block);
@@ -98,6 +118,13 @@ void Forward::Impl::attend(uint32_t layer, const float* sinks) {
       }
     }
   }
+}
+
+void Forward::Impl::attend(uint32_t layer, const float* sinks) {
+  const AttentionSpec& a = spec.layers[layer].attention;
+  const uint64_t blocks =
+      (uint64_t{options.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  block_pointers(layer, a.kv_heads);
   const uint32_t group = a.heads / a.kv_heads;
   const uint64_t tasks = uint64_t{count} * a.heads;
   threads.parallel(tasks, 1, [&](uint64_t begin, uint64_t end, unsigned) {

@@ -1,6 +1,7 @@
 // The feed-forward sublayer: dense, or a mixture of experts read one by one.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -18,6 +19,25 @@ void Forward::Impl::activate(const FfnSpec& f, uint32_t n, uint32_t width) {
     if (!f.gated) return ops.activate(f.act, up, width, gate);
     if (f.gate_scale != 1.0f) ops.scale(gate, f.gate_scale, width);
     ops.gated(f.act, gate, up, f.alpha, f.limit, width, gate);
+  });
+}
+
+void Forward::Impl::xielu(const Held& held, uint32_t n, uint32_t width) {
+  const auto softplus = [](float x) {
+    return static_cast<float>(std::log1p(std::exp(-std::abs(static_cast<double>(x)))) +
+                              std::max(static_cast<double>(x), 0.0));
+  };
+  uint32_t slot = 0;
+  const auto parameter = [&](Role role, float fallback) {
+    const float* value = vector(held, role, &slot);
+    return value ? *value : fallback;
+  };
+  const float beta = parameter(Role::kActBeta, 0.5f), eps = parameter(Role::kActEps, -1e-6f);
+  const float positive = softplus(parameter(Role::kActPositive, 0.0f));
+  const float negative = beta + softplus(parameter(Role::kActNegative, 0.0f));
+  over_rows(n, uint64_t{width} * 8, [&](uint32_t r) {
+    ops.xielu(b.up + uint64_t{r} * width, positive, negative, beta, eps, width,
+              b.gate.f32 + uint64_t{r} * width);
   });
 }
 
@@ -40,15 +60,20 @@ Status Forward::Impl::dense(uint32_t layer) {
   flush();
   add_bias(gate.f32, width, width, count, vector(held, Role::kGateBias, &slot));
   add_bias(b.up, width, width, count, vector(held, Role::kUpBias, &slot));
-  activate(l.ffn, count, width);
+  if (l.ffn.xielu) {
+    xielu(held, count, width);
+  } else {
+    activate(l.ffn, count, width);
+  }
   if (quantizes(held, Role::kDown)) quantize(gate, count);
   push(held, Role::kDown, gate.view(count), b.y, spec.hidden);
   flush();
   add_bias(b.y, spec.hidden, spec.hidden, count, vector(held, Role::kDownBias, &slot));
   if (l.ffn.out_scale != 1.0f) ops.scale(b.y, l.ffn.out_scale, count * spec.hidden);
-  if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y);
-  let_go(held);
+  if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y, true);
   add_residual(b.y);
+  finish_layer(layer, held);
+  let_go(held);
   return {};
 }
 
@@ -81,6 +106,7 @@ void Forward::Impl::route(const MoeSpec& m, const Held& held) {
   uint32_t slot = 0;
   add_bias(b.router, m.experts, m.experts, count, vector(held, Role::kRouterBias, &slot));
   const float* correction = vector(held, Role::kRouterCorrection, &slot);
+  const float* expert_scale = vector(held, Role::kExpertScale, &slot);
   over_rows(count, uint64_t{m.experts} * 16, [&](uint32_t r) {
     float* scores = b.router + uint64_t{r} * m.experts;
     float* weights = b.weights + uint64_t{r} * m.used;
@@ -105,6 +131,7 @@ void Forward::Impl::route(const MoeSpec& m, const Held& held) {
       for (uint32_t j = 0; j < m.used; ++j) weights[j] /= sum;
     }
     if (m.scale != 1.0f) ops.scale(weights, m.scale, m.used);
+    for (uint32_t j = 0; expert_scale && j < m.used; ++j) weights[j] *= expert_scale[chosen[j]];
   });
 }
 
@@ -185,6 +212,28 @@ void Forward::Impl::shared_expert(const MoeSpec& m, const FfnSpec& f, const Held
   });
 }
 
+// A dense part that stands apart, and the router's own view of x. Leaves the experts' input in b.h.
+void Forward::Impl::route_apart(const MoeSpec& m, const FfnSpec& f, const Held& held) {
+  const bool int8 = options.activations == kernels::Activations::kInt8;
+  const uint64_t bytes = uint64_t{count} * spec.hidden * sizeof(float);
+  std::memset(b.y, 0, bytes);
+  shared_expert(m, f, held);
+  uint32_t slot = 0;
+  norm(b.y, vector(held, Role::kSharedOutNorm, &slot), count, b.apart, true);
+  const float* scale = vector(held, Role::kRouterScale, &slot);
+  const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.hidden)));
+  over_rows(count, spec.hidden, [&](uint32_t r) {
+    float* h = b.h.f32 + uint64_t{r} * spec.hidden;
+    ops.rms_norm(b.x + uint64_t{r} * spec.hidden, scale, false, spec.norm_eps, spec.hidden, h);
+    ops.scale(h, factor, spec.hidden);
+  });
+  if (int8) quantize(b.h, count);
+  route(m, held);
+  slot = 0;
+  norm(b.x, vector(held, Role::kExpertInNorm, &slot), count, b.h.f32);
+  if (int8) quantize(b.h, count);
+}
+
 Status Forward::Impl::moe(uint32_t layer) {
   const LayerSpec& l = spec.layers[layer];
   const MoeSpec& m = *l.ffn.moe;
@@ -199,7 +248,11 @@ Status Forward::Impl::moe(uint32_t layer) {
   // Experts of a layer share a format, but the router may have another; int8 activations serve
   // whoever takes them.
   if (options.activations == kernels::Activations::kInt8) quantize(in, count);
-  route(m, held);
+  if (m.apart) {
+    route_apart(m, l.ffn, held);
+  } else {
+    route(m, held);
+  }
   if (*on_route) (*on_route)(layer, count, {b.chosen, uint64_t{count} * m.used});
   group_by_expert(m, layer);
 
@@ -225,11 +278,19 @@ Status Forward::Impl::moe(uint32_t layer) {
       ops.add_scaled(y, b.expert_out + at * spec.hidden, b.weights[at], spec.hidden);
     }
   });
-  if (m.shared_width) shared_expert(m, l.ffn, held);
   slot = 0;
-  if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y);
-  let_go(held);
+  if (m.apart) {
+    norm(b.y, vector(held, Role::kExpertOutNorm, &slot), count, b.y, true);
+    over_rows(count, spec.hidden, [&](uint32_t r) {
+      ops.add(b.y + uint64_t{r} * spec.hidden, b.apart + uint64_t{r} * spec.hidden, spec.hidden);
+    });
+  } else if (m.shared_width) {
+    shared_expert(m, l.ffn, held);
+  }
+  if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y, true);
   add_residual(b.y);
+  finish_layer(layer, held);
+  let_go(held);
   return {};
 }
 

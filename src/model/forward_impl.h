@@ -41,24 +41,42 @@ struct Buffers {
   float* x = nullptr;                              // [rows, hidden] residual stream
   RowBuffer h;                                     // [rows, hidden] normed input of a sublayer
   float* y = nullptr;                              // [rows, hidden] output of a sublayer
+  float* own_gate = nullptr;                       // [rows, heads * value_dim]
   float *q = nullptr, *k = nullptr, *v = nullptr;  // [rows, heads * dim]
   RowBuffer attended;         // [rows, heads * value_dim] input of the mixer's last projection
   float* mix = nullptr;       // [rows, mix] projected input of a recurrent mixer
   float* channels = nullptr;  // [rows, channels] its convolved part
   float* conv = nullptr;      // [kernel, channels] weights, channels last
   float *dt = nullptr, *decay = nullptr;  // [rows, heads]
-  RowBuffer gate;                         // [rows, width]: gate, then act(gate) * up
-  float* up = nullptr;                    // [rows, width]
-  float* router = nullptr;                // [rows, experts]
-  float* choice = nullptr;                // [rows, experts] scores as the choice sees them
-  float* weights = nullptr;               // [rows, used]
-  uint32_t* chosen = nullptr;             // [rows, used]
-  RowBuffer gathered;                     // [rows, hidden] rows of one expert
-  float* expert_out = nullptr;            // [rows, used, hidden]
-  float* down = nullptr;                  // [rows, hidden] output of one expert before it is spread
-  float* shared_gate = nullptr;           // [rows]
-  float *cos = nullptr, *sin = nullptr;   // [ropes, rows, dims / 2]
-  float* vectors = nullptr;               // vectors of the current pieces as f32
+  RowBuffer latent_q;                     // [rows, q_rank] latent attention: normed latent of q
+  float* absorbed = nullptr;       // [rows, heads, rank + rope_dim] queries in the latent's space
+  RowBuffer latents;               // [heads, rows, rank] what the heads attended to
+  RowBuffer nope;                  // [heads, rows, nope_dim]
+  float* decoded = nullptr;        // [heads, rank] a row of each up projection
+  float* index_q = nullptr;        // [rows, index heads * index dim]
+  float* index_k = nullptr;        // [rows, index dim]
+  float* index_weights = nullptr;  // [rows, index heads]
+  float* index_scores = nullptr;   // [blocks, 64] of one row
+  uint32_t* ranked = nullptr;      // [top]
+  uint64_t* selected = nullptr;    // [rows, blocks] positions that a row attends to
+  RowBuffer start;                 // [rows, hidden] embedding, for per-layer inputs
+  float* layer_table = nullptr;    // [rows, layers, layer_input] the tokens' rows
+  RowBuffer layer_in;              // [rows, layer_input]
+  float* layer_gate = nullptr;     // [rows, layer_input]
+  float* layer_norm = nullptr;     // [layer_input] the norm of all layers' inputs
+  float* apart = nullptr;          // [rows, hidden] output of a shared expert that stands apart
+  RowBuffer gate;                  // [rows, width]: gate, then act(gate) * up
+  float* up = nullptr;             // [rows, width]
+  float* router = nullptr;         // [rows, experts]
+  float* choice = nullptr;         // [rows, experts] scores as the choice sees them
+  float* weights = nullptr;        // [rows, used]
+  uint32_t* chosen = nullptr;      // [rows, used]
+  RowBuffer gathered;              // [rows, hidden] rows of one expert
+  float* expert_out = nullptr;     // [rows, used, hidden]
+  float* down = nullptr;           // [rows, hidden] output of one expert before it is spread
+  float* shared_gate = nullptr;    // [rows]
+  float *cos = nullptr, *sin = nullptr;  // [ropes, rows, dims / 2]
+  float* vectors = nullptr;              // vectors of the current pieces as f32
   const void** blocks = nullptr;  // [sequences, kv_heads, 2, blocks] KV block pointers of a layer
   float* logits = nullptr;        // [logit rows, vocab]
 };
@@ -68,6 +86,10 @@ struct Extents {
   uint32_t q = 0, kv_k = 0, kv_v = 0, attended = 0, kv_heads = 0;
   uint32_t width = 0, experts = 0, used = 0, rope_pairs = 0, vectors = 0;
   uint32_t mix = 0, channels = 0, conv = 0, state_heads = 0;  // recurrent mixers
+  uint32_t q_rank = 0, mla_heads = 0, latent_key = 0, latent = 0, nope = 0;
+  uint32_t index_q = 0, index_k = 0, index_heads = 0, top = 0;  // latent attention
+  uint32_t own_gate = 0;
+  bool apart = false;
   explicit Extents(const ModelSpec& spec);
 };
 
@@ -105,12 +127,15 @@ struct Forward::Impl {
   std::vector<std::vector<const kernels::MatmulKernel*>> kernel_of;  // [piece][tensor]
   std::vector<RopeSpec> ropes;  // of the spec, with the file's factors applied
   // Piece ids.
+  std::vector<uint32_t> lookup;
+  uint32_t lookup_rows = 0;
   std::vector<uint32_t> embedding, head, mixer, ffn;  // embedding and head: row ranges in order
   std::vector<uint32_t> first_expert;                 // by layer
   uint32_t final_piece = 0, embedding_rows = 0, head_rows = 0;
 
   std::span<const Row> rows;
   uint32_t count = 0;
+  uint32_t loop = 0;                           // how many times the layers have run
   std::vector<KvSequence*> sequences;          // distinct ones of this step
   std::vector<uint32_t> sequence_of;           // by row
   std::vector<uint32_t> row_order, row_begin;  // rows of each sequence, ascending
@@ -128,12 +153,17 @@ struct Forward::Impl {
 
   // A vector of the piece as f32; `slot` counts the conversions of the current piece (0 ..).
   const float* vector(const Held& held, format::Role role, uint32_t* slot);
+  const KvPlace& place_of(uint32_t layer) const {
+    return kv.places[loop * spec.layers.size() + layer];
+  }
+  void push_tensor(const Held& held, size_t tensor, const kernels::Rows& in, float* out,
+                   uint64_t stride);
   void push(const Held& held, format::Role role, const kernels::Rows& in, float* out,
             uint64_t stride);
   void flush();  // runs the pushed products, all in one parallel region
   bool quantizes(const Held& held, format::Role role) const;
   void quantize(RowBuffer& buffer, uint32_t n);  // fills the int8 side of n rows
-  void norm(const float* in, const float* w, uint32_t n, float* out);
+  void norm(const float* in, const float* w, uint32_t n, float* out, bool of_output = false);
   void add_bias(float* out, uint64_t stride, uint32_t cols, uint32_t n, const float* bias);
   void add_residual(const float* y);
   template <class F>
@@ -147,10 +177,18 @@ struct Forward::Impl {
   void end_states();
 
   Status embed();
+  Status layers();
   // The mixer sublayer; its parts write (or, when `add`, add) their output to b.y.
   Status mix(uint32_t layer);
   void attention(uint32_t layer, const Held& held, RowBuffer in, bool add);
   void attend(uint32_t layer, const float* sinks);
+  void latent_attention(uint32_t layer, const Held& held, RowBuffer in);
+  void absorb(const MlaSpec& m, const Held& held);
+  void index_positions(uint32_t layer, const Held& held, RowBuffer in);
+  void block_pointers(uint32_t layer, uint32_t heads);
+  Status read_layer_table();
+  void layer_input(uint32_t layer, const Held& held);
+  void finish_layer(uint32_t layer, const Held& held);
   void short_conv(uint32_t layer, const Held& held, RowBuffer in);
   void gated_delta(uint32_t layer, const Held& held, RowBuffer in);
   void delta_rule(uint32_t layer, const float* norm);
@@ -163,10 +201,12 @@ struct Forward::Impl {
   Status dense(uint32_t layer);
   Status moe(uint32_t layer);
   void route(const MoeSpec& m, const Held& held);
+  void route_apart(const MoeSpec& m, const FfnSpec& f, const Held& held);
   void shared_expert(const MoeSpec& m, const FfnSpec& f, const Held& held);
   void group_by_expert(const MoeSpec& m, uint32_t layer);
   void expert(const MoeSpec& m, const FfnSpec& f, const Held& held, uint32_t index);
   void activate(const FfnSpec& f, uint32_t n, uint32_t width);
+  void xielu(const Held& held, uint32_t n, uint32_t width);
   Expected<std::span<const float>> head_logits();
   void rope_tables();
 };

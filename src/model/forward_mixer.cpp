@@ -18,16 +18,27 @@ Status Forward::Impl::mix(uint32_t layer) {
   } else {
     in.f32 = b.x;
   }
-  const auto readers = {Role::kQ,       Role::kK,       Role::kV,       Role::kMixIn,
-                        Role::kMixGate, Role::kMixBeta, Role::kMixAlpha};
+  const auto readers = {Role::kQ,
+                        Role::kK,
+                        Role::kV,
+                        Role::kMixIn,
+                        Role::kMixGate,
+                        Role::kMixBeta,
+                        Role::kMixAlpha,
+                        Role::kQDown,
+                        Role::kKvDown,
+                        Role::kIndexK,
+                        Role::kIndexWeights,
+                        Role::kAttentionGate};
   if (std::any_of(readers.begin(), readers.end(), [&](Role r) { return quantizes(held, r); }))
     quantize(in, count);
   if (l.attention.heads) attention(layer, held, in, false);
+  if (l.mla) latent_attention(layer, held, in);
   if (l.conv) short_conv(layer, held, in);
   if (l.delta) gated_delta(layer, held, in);
   if (l.mamba) mamba(layer, held, in, l.attention.heads != 0);
   slot = 0;
-  if (l.mixer_out_norm) norm(b.y, vector(held, Role::kMixerOutNorm, &slot), count, b.y);
+  if (l.mixer_out_norm) norm(b.y, vector(held, Role::kMixerOutNorm, &slot), count, b.y, true);
   let_go(held);
   add_residual(b.y);
   return {};

@@ -16,8 +16,20 @@ KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t cont
   KvShape shape;
   shape.type = type;
   const uint64_t element = type == kernels::KvType::kF16 ? 2 : 4;
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& a = layer.attention;
+  const auto layers = static_cast<uint32_t>(spec.layers.size());
+  shape.places.reserve(uint64_t{layers} * spec.loops);
+  for (uint32_t i = 0; i < layers * spec.loops; ++i) {
+    const LayerSpec& layer = spec.layers[i % layers];
+    AttentionSpec a = layer.attention;
+    if (layer.mla) {  // the latent is the value, and with the rotated key behind it the key
+      a.heads = a.kv_heads = 1;
+      a.key_dim = layer.mla->rank + layer.mla->rope_dim;
+      a.value_dim = layer.mla->rank;
+    }
+    if (a.kv_from >= 0) {
+      shape.places.push_back(shape.places[i / layers * layers + static_cast<uint32_t>(a.kv_from)]);
+      continue;
+    }
     const StateSize state = StateSize::of(spec, layer);
     KvPlace place;
     place.tail = shape.state_floats;
@@ -38,6 +50,10 @@ KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t cont
     place.k_bytes = element * a.key_dim * kKvBlock;
     place.head_bytes = place.k_bytes + element * a.value_dim * kKvBlock;
     found->page_bytes += place.head_bytes * a.kv_heads;
+    if (layer.mla && layer.mla->indexer && !layer.mla->indexer->shared) {
+      place.index_offset = found->page_bytes;
+      found->page_bytes += element * layer.mla->indexer->dim * kKvBlock;
+    }
     shape.places.push_back(place);
   }
   for (KvGroup& group : shape.groups) {

@@ -27,17 +27,18 @@ struct KvGroup {
 // Where a layer's heads lie inside a page, and its state inside a slab.
 struct KvPlace {
   uint32_t group = 0;
-  uint64_t offset = 0;      // of the layer in the page
-  uint64_t k_bytes = 0;     // of one head's K block
-  uint64_t head_bytes = 0;  // K and V block of one head
-  uint64_t tail = 0;        // floats before the layer's convolution tail in a slab
-  uint64_t matrices = 0;    // and before its matrices
+  uint64_t offset = 0;        // of the layer in the page
+  uint64_t k_bytes = 0;       // of one head's K block
+  uint64_t head_bytes = 0;    // K and V block of one head
+  uint64_t index_offset = 0;  // of the block of index keys [dim][64] in the page
+  uint64_t tail = 0;          // floats before the layer's convolution tail in a slab
+  uint64_t matrices = 0;      // and before its matrices
 };
 
 struct KvShape {
   kernels::KvType type = kernels::KvType::kF16;
   std::vector<KvGroup> groups;
-  std::vector<KvPlace> places;  // by layer
+  std::vector<KvPlace> places;  // by layer, for each time that the layers run
   uint64_t state_floats = 0;    // of a slab; 0: no layer has recurrent state
   uint32_t slabs = 0;
   // `context`: most positions of a sequence; `chunk`: most rows of one sequence in a step;

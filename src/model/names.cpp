@@ -23,6 +23,7 @@ NameRules hugging_face_names() {
       {Role::kGate, layer + "mlp.gate_up_proj.weight", false, false, Part::kFirstHalf},
       {Role::kUp, layer + "mlp.gate_up_proj.weight", false, false, Part::kSecondHalf},
       {Role::kRouter, layer + "mlp.gate.weight"},
+      {Role::kRouterCorrection, layer + "mlp.gate.e_score_correction_bias"},
       {Role::kRouter, layer + "mlp.router.weight"},
       {Role::kRouterBias, layer + "mlp.router.bias"},
       {Role::kSharedRouter, layer + "mlp.shared_expert_gate.weight"},
@@ -47,6 +48,7 @@ NameRules hugging_face_names() {
                         Mlp{Role::kDown, Role::kDownBias, Role::kSharedDown, "down_proj"}}) {
     const std::string name = p.name;
     rules.push_back({p.shared, layer + "mlp.shared_expert." + name + ".weight"});
+    rules.push_back({p.shared, layer + "mlp.shared_experts." + name + ".weight"});
     for (const std::string stack : {"mlp.switch_mlp.", "mlp.experts."}) {
       rules.push_back({p.weight, layer + stack + name + ".weight", true});
       rules.push_back({p.bias, layer + stack + name + ".bias", true});

@@ -18,6 +18,9 @@ enum class Part : uint8_t {
   kSecondHalf,  // up of a fused gate_up
   kEven,
   kOdd,  // gate and up interleaved
+  kHeadKey,
+  kHeadValue,  // of a stack of heads, each first its keys' rows, then its values'
+  kLayer,      // of a stack of layers
 };
 
 struct NameRule {
@@ -34,7 +37,8 @@ using NameRules = std::vector<NameRule>;
 // front.
 NameRules default_names(bool gguf);
 
-// Tensors that are dropped on purpose: patterns where '*' matches anything.
+// Tensors that are dropped on purpose: patterns where '*' matches anything, and a prefix before
+// "{beyond}" all layers past the model's own.
 std::vector<std::string> default_drops(bool gguf);
 
 bool matches(std::string_view pattern, std::string_view name);

@@ -95,7 +95,7 @@ Expected<RopeSpec> make_rope(const nlohmann::json& parameters, double theta, uin
       "original_max_position_embeddings", "max_position_embeddings", "beta_fast", "beta_slow",
       "mscale", "mscale_all_dim", "attention_factor", "truncate", "long_factor", "short_factor",
       "partial_rotary_factor", "attention_factor_extra", "llama_4_scaling_beta", "finetuned",
-      "long_mscale", "short_mscale",
+      "long_mscale", "short_mscale", "alpha",
       // Positions in three axes, equal for text.
       "mrope_section", "mrope_interleaved"};
   const nlohmann::json p = parameters.is_object() ? parameters : nlohmann::json::object();
@@ -124,17 +124,30 @@ Expected<RopeSpec> make_rope(const nlohmann::json& parameters, double theta, uin
   if (type.empty() || type == "default" || type == "none" || type == "mrope") return rope;
   const double factor = number(p, "factor", 1.0);
   if (!(factor > 0)) return fail(Code::kInvalid, "rope 'factor' must be positive, not {}", factor);
-  if (type == "linear") {
+  if (type == "dynamic") {
+    // Changes nothing up to the length that the model was made for, and no sequence is longer; with
+    // "alpha", the base is larger from the start.
+    const double alpha = number(p, "alpha", 0.0);
+    const double base = alpha > 0 ? theta * std::pow(alpha, dims / (dims - 2.0)) : theta;
+    for (uint32_t j = 0; j < dims / 2; ++j)
+      rope.inv_freq[j] = static_cast<float>(1.0 / std::pow(base, 2.0 * j / dims));
+  } else if (type == "proportional") {
+    // Pairs span the whole head; only the first of them turn.
+    const auto turning = static_cast<uint32_t>(number(p, "partial_rotary_factor", 1.0) * dims / 2);
+    for (uint32_t j = 0; j < dims / 2; ++j)
+      rope.inv_freq[j] = j < turning ? rope.inv_freq[j] / static_cast<float>(factor) : 0.0f;
+  } else if (type == "linear") {
     for (float& f : rope.inv_freq) f /= static_cast<float>(factor);
   } else if (type == "llama3") {
     apply_llama3(p, &rope);
-  } else if (type == "yarn") {
+  } else if (type == "yarn" || type == "deepseek_yarn" || type == "telechat3-yarn") {
     apply_yarn(p, theta, max_context, &rope);
   } else if (type == "longrope" || type == "su") {
     MILLRACE_TRY(apply_longrope(p, max_context, &rope));
   } else {
     return fail(Code::kUnsupported,
-                "rope type '{}' is not supported (default, linear, llama3, yarn, longrope are)",
+                "rope type '{}' is not supported (default, linear, dynamic, proportional, llama3, "
+                "yarn, longrope are)",
                 type);
   }
   return rope;

@@ -30,6 +30,8 @@ enum class QkNorm : uint8_t {
   kNone,
   kHead,  // each head by itself, before rope
   kFull,  // over all heads together, before rope
+  kHeadAfterRope,
+  kHeadNoScale,  // as kHead without weights
 };
 
 struct AttentionSpec {
@@ -48,6 +50,30 @@ struct AttentionSpec {
   bool q_bias = false, k_bias = false, v_bias = false, o_bias = false;
   bool gate = false;       // q has a gate behind each head: the head's output *= sigmoid(gate)
   float out_scale = 1.0f;  // of the sublayer's output
+  bool own_gate = false;   // the heads' output *= sigmoid(gate(h)), of a projection of its own
+  float q_scale = 1.0f;    // of q after its norm
+  bool v_norm = false;     // each head of v / rms(v)
+  bool k_eq_v = false;     // v is k as projected, before norm and rope
+  int kv_from = -1;        // reads the keys and values of that layer and has none of its own
+};
+
+// Which positions a row attends to: the `top` that match best; all while there are no more.
+struct IndexerSpec {
+  uint32_t heads = 0, dim = 0, top = 0;
+  int rope = -1;        // of the first dims of queries and keys
+  bool shared = false;  // has no weights: the choice of the indexer before it, for the same rows
+};
+
+// Latent attention: keys and values of all heads are projections of one cached latent, and every
+// head shares one rotated key. Computed in the latent's space ("absorbed"), for every row.
+struct MlaSpec {
+  uint32_t heads = 0, q_rank = 0 /* 0: q is projected at once */, rank = 0;
+  uint32_t nope_dim = 0, rope_dim = 0, value_dim = 0;
+  float scale = 1.0f, latent_eps = 1e-6f;
+  int rope = -1;
+  bool bias = false;               // of the down projections and the output
+  bool key_up_transposed = false;  // the file keeps W_uk as [heads, rank, nope_dim]
+  std::optional<IndexerSpec> indexer;
 };
 
 // Gated short convolution (LFM2): [B | C | x] = in(h); out(C * conv(B * x)).
@@ -100,6 +126,10 @@ struct MoeSpec {
   bool expert_bias = false;    // gate, up and down of an expert have biases
   uint32_t shared_width = 0;   // shared expert; 0: none
   bool shared_gate = false;    // its output times sigmoid(router row)
+  // The shared expert is a dense part of its own: it alone reads the normed input; experts read x
+  // with another norm, the router x / rms(x) times a vector; each output is normed before the sum.
+  bool apart = false;
+  bool expert_scale = false;  // weights of the selected times a learned scale of each expert
 };
 
 struct FfnSpec {
@@ -110,12 +140,14 @@ struct FfnSpec {
   bool gated = true;                 // act(gate) * up; else act(up), and there is no gate
   float gate_scale = 1.0f;           // of gate, before act
   float out_scale = 1.0f;            // of the sublayer's output
+  bool xielu = false;                // xIELU with the layer's own parameters, in place of act
   std::optional<MoeSpec> moe;
 };
 
 struct LayerSpec {
   // Mixers that are there read the same normed input, and their outputs are added up.
   AttentionSpec attention;  // heads == 0: none
+  std::optional<MlaSpec> mla;
   std::optional<ShortConvSpec> conv;
   std::optional<DeltaSpec> delta;
   std::optional<Mamba2Spec> mamba;
@@ -124,7 +156,9 @@ struct LayerSpec {
   bool mixer_in_norm = true, mixer_out_norm = false;
   bool ffn_in_norm = true, ffn_out_norm = false;
 
-  bool has_mixer() const { return attention.heads || conv || delta || mamba; }
+  bool scaled = false;  // x *= a learned scalar, after the layer
+
+  bool has_mixer() const { return attention.heads || mla || conv || delta || mamba; }
   bool has_ffn() const { return ffn.width || ffn.moe; }
 };
 
@@ -135,11 +169,17 @@ struct ModelSpec {
   uint32_t max_context = 0;  // positions the model was made for
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-6f;
+  float out_norm_eps = 0.0f;      // of the norms on sublayers' outputs; 0: norm_eps
+  bool final_norm_plain = false;  // the final norm is kRms whatever `norm` says
+  bool embed_norm = false;        // embedding / rms(embedding)
   float embed_scale = 1.0f;
   float residual_scale = 1.0f;  // on each sublayer's output
   float logit_scale = 1.0f;     // logits *= this
   float logit_softcap = 0.0f;   // then cap * tanh(logits / cap); 0: off
   bool tied = false;            // head = embedding
+  uint32_t loops = 1;           // times that the layers run
+  bool loop_norm = false;       // the final norm also between the times
+  uint32_t layer_input = 0;     // width of per-layer embeddings; 0: none
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;
 };

@@ -13,6 +13,7 @@ struct Want {
   uint32_t rows = 0, cols = 0;  // rows == 0: a vector of cols elements
   bool optional = false;
   uint32_t inner = 0;  // a vector whose source has two axes: [cols / inner, inner]
+  int head = -1;       // which of a stack of heads
 };
 
 std::vector<Want> mixer_wants(const ModelSpec& spec, const LayerSpec& layer);

@@ -25,6 +25,18 @@ bool ends_with_replace(const std::string& name, std::string_view from, std::stri
   return true;
 }
 
+// Whether a tensor lies in a layer past the model's own ("{beyond}" in the pattern's place of a
+// layer): layers that predict further tokens.
+bool lies_beyond(std::string_view pattern, std::string_view name, size_t layers) {
+  const size_t at = pattern.find("{beyond}");
+  if (at == std::string_view::npos || !name.starts_with(pattern.substr(0, at))) return false;
+  uint64_t layer = 0;
+  size_t i = at;
+  for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 1000000; ++i)
+    layer = layer * 10 + static_cast<uint64_t>(name[i] - '0');
+  return i > at && name.substr(i).starts_with('.') && layer >= layers;
+}
+
 class Builder {
  public:
   Builder(const format::ModelSource& source, const ModelSpec& spec, const NameRules& rules)
@@ -33,14 +45,14 @@ class Builder {
   Expected<format::PieceTable> build(const std::vector<std::string>& drops, WeightAudit* audit);
 
  private:
-  Status embedding(PieceKind kind, Role role);
+  Status embedding(PieceKind kind, Role role, uint32_t cols);
   Status layer(uint32_t i);
   Status experts(uint32_t i, const MoeSpec& moe);
   Status add(Piece* piece, const Want& want);
   Expected<WeightView> resolve(const Piece& piece, const Want& want, const NameRule& rule,
                                uint32_t tensor);
   Expected<QuantParams> quant_of(const std::string& name) const;
-  void part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin,
+  void part_rows(const Piece& piece, const NameRule& rule, const Want& want, uint32_t* begin,
                  uint32_t* step, uint32_t* total) const;
   void close(Piece piece);
 
@@ -87,8 +99,9 @@ Expected<QuantParams> Builder::quant_of(const std::string& name) const {
 }
 
 // Source rows of the part: first, distance, and how many rows the whole tensor must have.
-void Builder::part_rows(const Piece& piece, const NameRule& rule, uint32_t rows, uint32_t* begin,
+void Builder::part_rows(const Piece& piece, const NameRule& rule, const Want& want, uint32_t* begin,
                         uint32_t* step, uint32_t* total) const {
+  const uint32_t rows = want.rows == 0 ? want.cols : want.rows;
   *begin = 0, *step = 1, *total = rows;
   if (rule.part == Part::kAll) return;
   if (rule.part == Part::kQ || rule.part == Part::kK || rule.part == Part::kV) {
@@ -97,6 +110,19 @@ void Builder::part_rows(const Piece& piece, const NameRule& rule, uint32_t rows,
                    v = a.kv_heads * a.value_dim;
     *begin = rule.part == Part::kQ ? 0 : rule.part == Part::kK ? q : q + k;
     *total = q + k + v;
+    return;
+  }
+  if (rule.part == Part::kHeadKey || rule.part == Part::kHeadValue) {
+    const auto& m = *spec_.layers[static_cast<uint32_t>(piece.layer)].mla;
+    const uint32_t both = m.nope_dim + m.value_dim;
+    *begin = static_cast<uint32_t>(want.head) * both;
+    if (rule.part == Part::kHeadValue) *begin += m.nope_dim;
+    *total = m.heads * both;
+    return;
+  }
+  if (rule.part == Part::kLayer) {
+    *begin = static_cast<uint32_t>(piece.layer) * rows;
+    *total = static_cast<uint32_t>(spec_.layers.size()) * rows;
     return;
   }
   *total = 2 * rows;
@@ -114,16 +140,19 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
   const bool vector = want.rows == 0;
   const uint32_t outputs = vector ? want.cols : want.rows;
   uint32_t total = outputs;
-  part_rows(piece, rule, outputs, &view.row_begin, &view.row_step, &total);
-  if (rule.stacked) view.index = static_cast<uint64_t>(piece.expert);
+  part_rows(piece, rule, want, &view.row_begin, &view.row_step, &total);
+  if (rule.stacked) view.index = static_cast<uint64_t>(want.head < 0 ? piece.expert : want.head);
 
   auto shape_text = [&] { return fmt::format("[{}]", fmt::join(t.shape, ", ")); };
   auto mismatch = [&](const std::string& expected) {
     return fail(Code::kInvalid, "{}: tensor '{}' has shape {}, expected {}",
                 source_.files[t.file].name, t.name, shape_text(), expected);
   };
-  const uint64_t stack =
-      rule.stacked ? spec_.layers[static_cast<uint32_t>(piece.layer)].ffn.moe->experts : 0;
+  uint64_t stack = 0;
+  if (rule.stacked) {
+    const LayerSpec& of = spec_.layers[static_cast<uint32_t>(piece.layer)];
+    stack = want.head < 0 ? of.ffn.moe->experts : of.mla->heads;
+  }
   if (vector) {
     std::vector<uint64_t> expected, shape = t.shape;
     if (rule.stacked) expected.push_back(stack);
@@ -196,7 +225,7 @@ Status Builder::add(Piece* piece, const Want& want) {
   std::string tried;
   for (const NameRule& rule : rules_) {
     if (rule.role != want.role) continue;
-    if (rule.stacked && piece->expert < 0) continue;
+    if (rule.stacked && piece->expert < 0 && want.head < 0) continue;
     if (piece->expert >= 0 && !rule.stacked && rule.pattern.find("{e}") == std::string::npos)
       continue;
     if (piece->expert < 0 && rule.pattern.find("{e}") != std::string::npos) continue;
@@ -230,11 +259,11 @@ void Builder::close(Piece piece) {
   table_.pieces.push_back(std::move(piece));
 }
 
-Status Builder::embedding(PieceKind kind, Role role) {
+Status Builder::embedding(PieceKind kind, Role role, uint32_t cols) {
   Piece whole;
   whole.kind = kind;
   whole.name = std::string(format::name(kind));
-  MILLRACE_TRY(add(&whole, {role, spec_.vocab, spec_.hidden}));
+  MILLRACE_TRY(add(&whole, {role, spec_.vocab, cols}));
   const WeightView& view = whole.tensors[0].view;
   const uint32_t rows = rows_per_piece(view.layout);
   for (uint32_t begin = 0; begin < spec_.vocab; begin += rows) {
@@ -291,16 +320,20 @@ Status Builder::layer(uint32_t i) {
 
 Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drops,
                                             WeightAudit* audit) {
-  MILLRACE_TRY(embedding(PieceKind::kEmbedding, Role::kEmbedding));
-  for (uint32_t i = 0; i < spec_.layers.size(); ++i) MILLRACE_TRY(layer(i));
+  MILLRACE_TRY(embedding(PieceKind::kEmbedding, Role::kEmbedding, spec_.hidden));
+  const auto layers = static_cast<uint32_t>(spec_.layers.size());
+  if (spec_.layer_input)
+    MILLRACE_TRY(embedding(PieceKind::kLookup, Role::kLayerTable, layers * spec_.layer_input));
+  for (uint32_t i = 0; i < layers; ++i) MILLRACE_TRY(layer(i));
   Piece final;
   final.kind = PieceKind::kFinal;
   final.name = "final";
   MILLRACE_TRY(add(&final, {Role::kFinalNorm, 0, spec_.hidden}));
+  if (spec_.layer_input) MILLRACE_TRY(add(&final, {Role::kLayerInNorm, 0, spec_.layer_input}));
   if (!spec_.ropes.empty())
     MILLRACE_TRY(add(&final, {Role::kRopeFactors, 0, spec_.ropes[0].dims / 2, true}));
   close(std::move(final));
-  if (!spec_.tied) MILLRACE_TRY(embedding(PieceKind::kHead, Role::kHead));
+  if (!spec_.tied) MILLRACE_TRY(embedding(PieceKind::kHead, Role::kHead, spec_.hidden));
 
   std::string unread;
   int count = 0;
@@ -310,7 +343,8 @@ Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drop
     bool drop = spec_.tied && std::any_of(rules_.begin(), rules_.end(), [&](const NameRule& r) {
                   return r.role == Role::kHead && r.pattern == name;
                 });
-    for (const auto& pattern : drops) drop = drop || matches(pattern, name);
+    for (const auto& pattern : drops)
+      drop = drop || matches(pattern, name) || lies_beyond(pattern, name, spec_.layers.size());
     if (drop) {
       if (audit) audit->dropped.push_back(name);
     } else if (++count <= 4) {

@@ -54,7 +54,7 @@ uint32_t shared_slots(const Group& group) {
 }
 
 bool is_scanned(PieceKind kind, const Demand& demand) {
-  if (kind == PieceKind::kExpert) return false;
+  if (kind == PieceKind::kExpert || kind == PieceKind::kLookup) return false;
   return kind != PieceKind::kEmbedding || demand.tied_head;
 }
 
@@ -181,7 +181,8 @@ Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t
 
   for (uint32_t p = 0; p < table.pieces.size(); ++p) {
     const PieceKind kind = table.pieces[p].kind;
-    if (kind != PieceKind::kExpert && kind != PieceKind::kEmbedding) plan.scan.push_back(p);
+    if (kind != PieceKind::kExpert && kind != PieceKind::kEmbedding && kind != PieceKind::kLookup)
+      plan.scan.push_back(p);
   }
   if (demand.tied_head) {  // the embedding is read again as the head, at the end of the pass
     for (uint32_t p = 0; p < table.pieces.size(); ++p) {

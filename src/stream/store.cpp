@@ -43,8 +43,8 @@ class Store : public PieceStore {
     class_blocked_.resize(plan_.classes.size());
     for (uint32_t p : plan_.scan) unread_pinned_ += plan_.pinned[p];
     for (const SlotClass& c : plan_.classes) {
-      const bool scanned =
-          c.kind != PieceKind::kExpert && (c.kind != PieceKind::kEmbedding || has_lookups());
+      const bool scanned = c.kind != PieceKind::kExpert && c.kind != PieceKind::kLookup &&
+                           (c.kind != PieceKind::kEmbedding || has_lookups());
       if (scanned && c.shared > 0) ++streamed_classes_;
     }
     fired_.reserve(256);

@@ -148,6 +148,19 @@ void activate(Activation act, const float* x, uint32_t n, float* out) {
   }
 }
 
+void xielu(const float* x, float positive, float negative, float beta, float eps, uint32_t n,
+           float* out) {
+  const F8 p = set1(positive), q = set1(negative), b = set1(beta), least = set1(eps);
+  map(
+      n, out,
+      [&](F8 v) {
+        const F8 m = min(least, v);
+        const F8 curve = expm1_minus(m) + (m - v);
+        return if_less(set1(0.0f), v, fma(p * v, v, b * v), fma(curve, q, b * v));
+      },
+      x);
+}
+
 void sigmoid_row(const float* x, uint32_t n, float* out) {
   map(
       n, out, [](F8 v) { return sigmoid(v); }, x);
@@ -280,16 +293,39 @@ void bf16_row(const uint16_t* x, uint64_t n, float* y) {
 }  // namespace millrace::kernels
 
 #include "kernels/cpu/recurrent_impl.h"
+#include "kernels/cpu/selected_impl.h"
 
 namespace millrace::kernels {
 namespace {
 
 constexpr Ops make_ops(const char* name) {
-  return {
-      name,        rms_norm,        layer_norm,        add,     add_scaled, scale,      gated,
-      activate,    sigmoid_row,     softmax,           softcap, rope,       rope_table, store_kv,
-      attention,   attention_group, quantize_row_impl, f16_row, bf16_row,   multiply,   time_steps,
-      causal_conv, delta_step,      ssm_step};
+  return {name,
+          rms_norm,
+          layer_norm,
+          add,
+          add_scaled,
+          scale,
+          gated,
+          activate,
+          sigmoid_row,
+          softmax,
+          softcap,
+          rope,
+          rope_table,
+          store_kv,
+          attention,
+          attention_group,
+          attention_selected,
+          index_scores,
+          xielu,
+          quantize_row_impl,
+          f16_row,
+          bf16_row,
+          multiply,
+          time_steps,
+          causal_conv,
+          delta_step,
+          ssm_step};
 }
 
 }  // namespace

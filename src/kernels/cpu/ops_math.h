@@ -33,6 +33,17 @@ inline F8 exp(F8 x) {
   return (y * power(half)) * power(whole - half);
 }
 
+// exp(x) - 1 - x for x <= 0, by its series near 0 where the difference cancels.
+inline F8 expm1_minus(F8 x) {
+  F8 p = fma(set1(1.0f / 40320.0f), x, set1(1.0f / 5040.0f));
+  p = fma(p, x, set1(1.0f / 720.0f));
+  p = fma(p, x, set1(1.0f / 120.0f));
+  p = fma(p, x, set1(1.0f / 24.0f));
+  p = fma(p, x, set1(1.0f / 6.0f));
+  p = fma(p, x, set1(0.5f));
+  return if_less(set1(-0.5f), x, (x * x) * p, (exp(x) - set1(1.0f)) - x);
+}
+
 inline F8 sigmoid(F8 x) {
   const F8 e = exp(negate(abs(x)));
   return if_less(x, set1(0.0f), e, set1(1.0f)) / (e + set1(1.0f));

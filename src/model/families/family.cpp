@@ -36,7 +36,7 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
     config.fail_key("rope_scaling", "must be an object");
   MILLRACE_TRY(config.status());
   const double theta = config.number("rope_theta", options.rope_theta);
-  double partial = config.number("partial_rotary_factor", 1.0);
+  double partial = config.number("partial_rotary_factor", options.partial);
   auto add = [&](const nlohmann::json& object) -> Status {
     double part = partial;
     if (object.is_object() && object.contains("partial_rotary_factor"))
@@ -156,6 +156,31 @@ MoeSpec read_moe(Config& config) {
   return moe;
 }
 
+void dense_then_experts(Config& config, ModelSpec* spec, const MoeSpec& moe) {
+  config.alias("num_dense_layers", "first_k_dense_replace");  // from GGUF
+  const uint32_t first = config.uint("first_k_dense_replace", 0);
+  config.ignore({"mlp_layer_types"});
+  config.expect("moe_layer_freq", 1);
+  for (uint32_t i = first; i < spec->layers.size(); ++i) spec->layers[i].ffn.moe = moe;
+}
+
+MoeSpec read_deepseek_moe(Config& config) {
+  config.alias("n_routed_experts", "num_experts");
+  MoeSpec moe = read_moe(config);
+  sigmoid_router(config, &moe, 1e-20);
+  moe.shared_width = moe.width * config.uint("n_shared_experts", 0);
+  config.expect("scoring_func", "sigmoid");
+  config.expect("topk_method", "noaux_tc");
+  config.ignore({"shared_expert_intermediate_size"});
+  return moe;
+}
+
+void drop_predicted(Config& config, ModelSpec* spec) {
+  const uint32_t more = config.uint("num_nextn_predict_layers", 0);
+  if (config.is_gguf() && more < spec->layers.size())
+    spec->layers.resize(spec->layers.size() - more);
+}
+
 // Layer i has experts unless it is named dense or off the sparse step.
 Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe) {
   const uint32_t step = config.uint("decoder_sparse_step", 1);
@@ -238,6 +263,14 @@ void accept_wrapped(NameRules* rules) {
     if (!pattern.starts_with("model.")) continue;
     rule.pattern = "model.language_model." + pattern.substr(6);
     rules->push_back(rule);
+  }
+}
+
+void drop_vision(std::vector<std::string>* drops) {
+  for (const char* part : {"vision_tower", "vision_model", "vision_adapter", "embed_vision",
+                           "multi_modal_projector", "audio_tower", "embed_audio"}) {
+    drops->push_back(std::string("model.") + part + ".*");
+    drops->push_back(std::string(part) + ".*");
   }
 }
 

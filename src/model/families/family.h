@@ -36,6 +36,7 @@ struct LlamaOptions {
   bool head_dim_from_hidden = false;  // a config's head_dim is ignored
   const char* act = "silu";           // the only hidden_act / hidden_activation that is right
   double rope_theta = 10000.0;        // when the config has none
+  double partial = 1.0;               // of a head that rotates, when the config does not say
   bool per_kind_rope =
       false;  // rope_parameters holds one object for full and one for sliding layers
 };
@@ -58,6 +59,14 @@ Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe);
 // topk_group, norm_topk_prob, routed_scaling_factor.
 void sigmoid_router(Config& config, MoeSpec* moe, double normalize_eps);
 
+// The router and experts of DeepSeek V3 and those after it, and which layers have them:
+// n_routed_experts, n_shared_experts, first_k_dense_replace.
+MoeSpec read_deepseek_moe(Config& config);
+void dense_then_experts(Config& config, ModelSpec* spec, const MoeSpec& moe);
+
+// GGUF counts the layers that predict further tokens among the layers; they are left out.
+void drop_predicted(Config& config, ModelSpec* spec);
+
 // Which layers have attention: "full_attention" or "attention" in layer_types, the others being
 // called `other`; without layer_types, those where full(layer). In GGUF files, those that have kv
 // heads.
@@ -70,6 +79,9 @@ std::vector<uint32_t> per_layer(Config& config, const char* key);
 // Rules for checkpoints whose language model lies inside another: model.language_model.* and
 // language_model.*.
 void accept_wrapped(NameRules* rules);
+
+// Drops what such checkpoints hold for pictures and sound.
+void drop_vision(std::vector<std::string>* drops);
 
 // Prepends rules.
 void put_first(NameRules* rules, NameRules own);

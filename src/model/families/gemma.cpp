@@ -41,6 +41,19 @@ Status build_gemma2(Config& config, ModelSpec* spec) {
 }
 
 Status build_gemma3(Config& config, ModelSpec* spec) {
+  if (config.json("text_config").is_object()) {
+    config.enter("text_config");
+    // Published wrappers leave out what equals the class's defaults.
+    for (const auto& [key, value] :
+         std::initializer_list<std::pair<const char*, double>>{{"vocab_size", 262208},
+                                                               {"num_attention_heads", 8},
+                                                               {"num_key_value_heads", 4},
+                                                               {"head_dim", 256},
+                                                               {"max_position_embeddings", 131072},
+                                                               {"query_pre_attn_scalar", 256}}) {
+      if (!config.has(key)) config.put(key, value);
+    }
+  }
   // Two ropes: full layers with rope_theta and its scaling, sliding ones with the local base.
   config.ignore({"cache_implementation"});
   MILLRACE_TRY(build(config, spec, {.rope_theta = 1e6, .per_kind_rope = true}));
@@ -69,6 +82,13 @@ void names_gemma(bool gguf, NameRules* rules, std::vector<std::string>*) {
   put_first(rules, {{Role::kMixerOutNorm, layer + "post_attention_layernorm.weight"},
                     {Role::kFfnInNorm, layer + "pre_feedforward_layernorm.weight"},
                     {Role::kFfnOutNorm, layer + "post_feedforward_layernorm.weight"}});
+}
+
+void names_gemma3(bool gguf, NameRules* rules, std::vector<std::string>* drops) {
+  names_gemma(gguf, rules, drops);
+  if (gguf) return;
+  accept_wrapped(rules);
+  drop_vision(drops);
 }
 
 }  // namespace millrace::model

@@ -28,4 +28,17 @@ Status build_ministral3(Config& config, ModelSpec* spec) {
   return apply_windows(config, spec, every_layer(config));
 }
 
+// Mistral 3: a vision model around one of the two.
+Status build_mistral3(Config& config, ModelSpec* spec) {
+  config.enter("text_config");
+  const bool ministral = config.text("model_type", "mistral") == "ministral3";
+  return ministral ? build_ministral3(config, spec) : build_mistral(config, spec);
+}
+
+void names_mistral3(bool gguf, NameRules* rules, std::vector<std::string>* drops) {
+  if (gguf) return;
+  accept_wrapped(rules);
+  drop_vision(drops);
+}
+
 }  // namespace millrace::model
