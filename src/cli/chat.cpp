@@ -1,5 +1,6 @@
 // The conversation of `millrace run --chat` on a terminal.
 
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -35,6 +36,10 @@ class LineReader {
         pending_.erase(0, at + 1);
         return line;
       }
+      if (!wait_for_input()) {
+        if (pending_.empty()) return std::nullopt;
+        return std::exchange(pending_, {});
+      }
       char buffer[4096];
       const ssize_t got = ::read(STDIN_FILENO, buffer, sizeof buffer);
       if (got > 0) {
@@ -49,6 +54,15 @@ class LineReader {
   }
 
  private:
+  // False on Ctrl-C. The short naps catch one that came just before the wait, or on another thread.
+  static bool wait_for_input() {
+    constexpr int kNapMs = 100;
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    while (!interrupted() && ::poll(&input, 1, kNapMs) <= 0) {
+    }
+    return !interrupted();
+  }
+
   std::string pending_;
 };
 
