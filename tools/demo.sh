@@ -10,9 +10,9 @@ step "1/5  what building needs"
 tools/setup.sh build
 
 step "2/5  build (the first time takes some minutes)"
-cmake --preset release -DMILLRACE_TESTS=OFF -DMILLRACE_BENCH=OFF -B build/demo >/dev/null
-cmake --build build/demo --target millrace_cli
-millrace=build/demo/millrace
+cmake --preset release >/dev/null
+cmake --build build/release --target millrace_cli
+millrace=build/release/millrace
 
 step "3/5  a model"
 model=$(tools/fetch_model.sh build/models)
