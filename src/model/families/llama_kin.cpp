@@ -6,7 +6,9 @@ namespace millrace::model {
 Status build_internlm3(Config& config, ModelSpec* spec) {
   config.alias("bias", "mlp_bias");
   MILLRACE_TRY(llama_like(config, spec));
-  const bool qkv = config.flag("qkv_bias", false), out = config.flag("bias", false);
+  const bool qkv = config.flag("qkv_bias", false);
+  // The original ties it to "bias", MLX to "qkv_bias": the file knows.
+  const bool out = !config.shape_of("self_attn.o_proj.bias").empty();
   for (auto& layer : spec->layers) {
     auto& a = layer.attention;
     a.q_bias = a.k_bias = a.v_bias = qkv;
