@@ -7,17 +7,20 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/status.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/roofs.h"
 #include "cli/size.h"
+#include "io/choose.h"
+#include "stream/ledger.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr const char* kFooter = R"(
-Reads headers only. The speed is an upper bound from two measurements that take about two seconds:
-how fast this disk gives weights, and how fast this memory does. --no-probe leaves them out.
+Reads headers only. The speed is an estimate from measurements that take about three seconds: how
+fast this disk gives weights, and how fast this memory does. --no-probe leaves them out.
 The exit code is 1 when the model does not fit under the limits given.
 
   millrace plan model.gguf
@@ -28,20 +31,43 @@ struct Options {
   bool no_probe = false, json = false;
 };
 
+// How `run` would read this model now.
+struct Reading {
+  std::string reason;   // "direct: ..."
+  bool cached = false;  // the page cache can hold the weights
+};
+
 // Tokens per second while decoding, between "disk and compute never overlap" and "they always do".
 struct Speed {
   double least = 0, most = 0;
 };
-Speed predict(const Plan& plan, const Roofs& roofs) {
-  const double disk = roofs.disk > 0 ? plan.bytes_per_token / roofs.disk : 0;
+Speed predict(const Plan& plan, const Roofs& roofs, const Reading& how) {
+  // Weights that fit in free memory are read once from the disk, then from the page cache.
+  const double reading = how.cached ? roofs.cached : roofs.disk;
+  const double disk = reading > 0 ? plan.bytes_per_token / reading : 0;
   const double memory = roofs.memory > 0 ? plan.touched_per_token / roofs.memory : 0;
   if (disk + memory <= 0) return {};
   return {1 / (disk + memory), 1 / std::max(disk, memory)};
 }
 
+Expected<Reading> reading(const Options& options, const Plan& plan) {
+  MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
+  io::ModeFacts facts;
+  facts.weights = plan.total_bytes;
+  facts.available = limit.available > plan.budget ? limit.available - plan.budget : 0;
+  facts.ceiling = options.engine.memory && *options.engine.memory < limit.bytes;
+  const auto request = options.engine.io == IoMode::kDirect     ? io::Request::kDirect
+                       : options.engine.io == IoMode::kBuffered ? io::Request::kBuffered
+                                                                : io::Request::kAuto;
+  const io::ModeChoice choice = io::choose_mode(request, facts, model_file(options.engine.model));
+  return Reading{choice.reason,
+                 choice.mode == io::Mode::kBuffered && facts.weights <= facts.available};
+}
+
 std::string size(uint64_t bytes) { return format_size(static_cast<double>(bytes)); }
 
-std::string describe(const ModelInfo& info, const Plan& plan, const Roofs& roofs) {
+std::string describe(const ModelInfo& info, const Plan& plan, const Roofs& roofs,
+                     const Reading& how) {
   std::string text =
       fmt::format("{}: {}, {}, {} parameters, {} of weights\n\n", info.name, plan.architecture,
                   plan.format, format_count(plan.parameters), size(plan.total_bytes));
@@ -65,12 +91,14 @@ std::string describe(const ModelInfo& info, const Plan& plan, const Roofs& roofs
   text += "\n";
   row("read from disk for a token", format_size(plan.bytes_per_token));
   row("read from memory for a token", format_size(plan.touched_per_token));
+  text += fmt::format("  reads are {}\n", how.reason);
   if (roofs.measured) {
-    const Speed speed = predict(plan, roofs);
+    const Speed speed = predict(plan, roofs, how);
     row("disk, measured", format_rate(roofs.disk));
+    if (how.cached) row("through the page cache, measured", format_rate(roofs.cached));
     row("memory, measured", format_rate(roofs.memory));
     if (speed.most > 0)
-      text += fmt::format("  {:<34} {:.1f} to {:.1f} tok/s\n", "most to expect while answering",
+      text += fmt::format("  {:<34} about {:.1f} to {:.1f} tok/s\n", "expected while answering",
                           speed.least, speed.most);
   }
   if (!plan.fits) text += fmt::format("\nIt does not fit: {}\n", plan.why);
@@ -78,7 +106,7 @@ std::string describe(const ModelInfo& info, const Plan& plan, const Roofs& roofs
 }
 
 nlohmann::ordered_json as_json(const ModelInfo& info, const Options& options, const Plan& plan,
-                               const Roofs& roofs) {
+                               const Roofs& roofs, const Reading& how) {
   nlohmann::ordered_json kinds = nlohmann::ordered_json::array();
   for (const Plan::Kind& kind : plan.kinds)
     kinds.push_back({{"name", kind.name},
@@ -112,15 +140,14 @@ nlohmann::ordered_json as_json(const ModelInfo& info, const Options& options, co
       {"touched_per_token", plan.touched_per_token},
       {"fits", plan.fits},
       {"why", plan.why},
+      {"reading", how.reason},
       {"measured", nullptr},
   };
   if (roofs.measured) {
-    const Speed speed = predict(plan, roofs);
-    json["measured"] = {{"disk_bytes_per_s", roofs.disk},
-                        {"disk_mode", roofs.disk_how},
-                        {"memory_bytes_per_s", roofs.memory},
-                        {"decode_tps_least", speed.least},
-                        {"decode_tps_most", speed.most}};
+    const Speed speed = predict(plan, roofs, how);
+    json["measured"] = {{"disk_bytes_per_s", roofs.disk},     {"disk_mode", roofs.disk_how},
+                        {"cached_bytes_per_s", roofs.cached}, {"memory_bytes_per_s", roofs.memory},
+                        {"decode_tps_least", speed.least},    {"decode_tps_most", speed.most}};
   }
   return json;
 }
@@ -131,6 +158,8 @@ int run(const Cli& cli, const Options& options) {
   if (!model) return cli.report(model.error());
   const auto plan = make_plan(**model, options.engine);
   if (!plan) return cli.report(plan.error());
+  const auto how = reading(options, *plan);
+  if (!how) return cli.report(how.error());
 
   Roofs roofs;
   if (!options.no_probe) {
@@ -143,8 +172,8 @@ int run(const Cli& cli, const Options& options) {
     }
   }
   const int printed = options.json
-                          ? cli.print_json(as_json((*model)->info(), options, *plan, roofs))
-                          : cli.print(describe((*model)->info(), *plan, roofs));
+                          ? cli.print_json(as_json((*model)->info(), options, *plan, roofs, *how))
+                          : cli.print(describe((*model)->info(), *plan, roofs, *how));
   return plan->fits ? printed : kError;
 }
 

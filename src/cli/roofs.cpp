@@ -73,31 +73,32 @@ class Scratch {
   int fd_ = -1;
 };
 
-// The largest file of a folder (not of those below it), or nothing when none is large.
-std::string large_file(const std::string& folder) {
-  std::string best;
-  uint64_t most = kLargeFile;
+Expected<io::ProbeResult> probe_disk(const std::string& path) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (!entry.is_regular_file(error)) continue;
-    const uint64_t size = entry.file_size(error);
-    if (!error && size >= most) {
+  const std::string file = model_file(path);
+  const uint64_t size = file.empty() ? 0 : fs::file_size(file, error);
+  if (!fs::is_directory(path, error) || size >= kLargeFile) return io::probe_file(file);
+  MILLRACE_ASSIGN(const Scratch scratch, Scratch::create(path));
+  return io::probe_file(scratch.path());
+}
+
+}  // namespace
+
+std::string model_file(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
+  std::string best;
+  uint64_t most = 0;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    std::error_code bad;
+    const uint64_t size = entry.is_regular_file(bad) ? entry.file_size(bad) : 0;
+    if (!bad && size > most) {
       most = size;
       best = entry.path().string();
     }
   }
   return best;
 }
-
-Expected<io::ProbeResult> probe_disk(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return io::probe_file(path);
-  if (const std::string file = large_file(path); !file.empty()) return io::probe_file(file);
-  MILLRACE_ASSIGN(const Scratch scratch, Scratch::create(path));
-  return io::probe_file(scratch.path());
-}
-
-}  // namespace
 
 Expected<Roofs> measure_roofs(const std::string& path, unsigned threads) {
   MILLRACE_ASSIGN(const io::ProbeResult probe, probe_disk(path));
@@ -107,6 +108,7 @@ Expected<Roofs> measure_roofs(const std::string& path, unsigned threads) {
   roofs.disk = rate.bytes_per_second();
   roofs.disk_how = fmt::format("{}, reads of {}, {} at a time", io::name(rate.mode),
                                format_size(static_cast<double>(rate.request)), rate.depth);
+  roofs.cached = probe.buffered.bytes_per_second();
   roofs.no_direct = probe.direct_obstacle;
   roofs.memory = io::probe_memory(threads > 0 ? threads : Cpu::detect().logical);
   return roofs;

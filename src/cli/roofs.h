@@ -10,10 +10,14 @@ namespace millrace::cli {
 struct Roofs {
   bool measured = false;
   double disk = 0;        // bytes/s, reads of expert size from where the model lies
+  double cached = 0;      // bytes/s, the same through the page cache, which may hold them
   double memory = 0;      // bytes/s, all threads reading
   std::string disk_how;   // "direct, reads of 1.00 MiB, 8 at a time"
   std::string no_direct;  // why direct reads are not possible, if so
 };
+
+// The file that speaks for a model: itself, or the largest one of its folder; empty when there is none.
+std::string model_file(const std::string& path);
 
 // Takes two or three seconds. `path`: a model, whose largest file is read, or a folder, in which a
 // nameless scratch file is written when it has no large one. threads 0: one for each processor.
