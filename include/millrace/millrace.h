@@ -164,6 +164,11 @@ class Model {
 // not needed here.
 Expected<Plan> make_plan(const Model& model, const EngineOptions& options);
 
+// Which of equally scored positions sparse attention takes. kReference, for checks only, takes those
+// that PyTorch's torch.topk takes in a text of this length: an order that its documentation leaves
+// open and that depends on the text's length, so it is no order to generate with.
+enum class TieOrder : uint8_t { kLowerPosition, kReference };
+
 class Engine {
  public:
   static Expected<std::unique_ptr<Engine>> open(const EngineOptions& options);
@@ -191,7 +196,8 @@ class Engine {
   // Teacher forcing: logits [ids.size(), vocab] of a whole sequence, row by row in order, without
   // touching other requests.
   Status score(const std::vector<Token>& ids,
-               const std::function<void(uint32_t position, const float* logits)>& on_row);
+               const std::function<void(uint32_t position, const float* logits)>& on_row,
+               TieOrder ties = TieOrder::kLowerPosition);
 
   MemoryReport memory() const;
   IoReport io() const;

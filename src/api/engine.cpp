@@ -178,8 +178,8 @@ Expected<Engine::Completion> Engine::generate(Request request,
 }
 
 Status Engine::score(const std::vector<Token>& ids,
-                     const std::function<void(uint32_t, const float*)>& on_row) {
-  return impl_->scheduler->score(ids, on_row);
+                     const std::function<void(uint32_t, const float*)>& on_row, TieOrder ties) {
+  return impl_->scheduler->score(ids, on_row, ties);
 }
 
 MemoryReport Engine::memory() const {

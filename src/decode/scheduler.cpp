@@ -200,7 +200,7 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
 }
 
 Status Scheduler::score(const std::vector<Token>& ids,
-                        const std::function<void(uint32_t, const float*)>& on_row) {
+                        const std::function<void(uint32_t, const float*)>& on_row, TieOrder ties) {
   if (ids.size() > options_.context)
     return fail(Code::kInvalid, "{} tokens do not fit a context of {}", ids.size(),
                 options_.context);
@@ -212,11 +212,14 @@ Status Scheduler::score(const std::vector<Token>& ids,
   model::KvSequence sequence(pool_);
   const uint32_t chunk =
       std::min({options_.prefill_chunk, options_.max_logit_rows, options_.max_rows});
+  const auto tie_length =
+      ties == TieOrder::kReference ? static_cast<uint32_t>(ids.size()) : uint32_t{0};
   for (uint32_t at = 0; at < ids.size();) {
     const auto n = static_cast<uint32_t>(std::min<size_t>(chunk, ids.size() - at));
     MILLRACE_TRY(sequence.reserve(at + n));
     std::vector<model::Row> rows;
-    for (uint32_t i = 0; i < n; ++i) rows.push_back({&sequence, at + i, ids[at + i], true});
+    for (uint32_t i = 0; i < n; ++i)
+      rows.push_back({&sequence, at + i, ids[at + i], true, tie_length});
     MILLRACE_ASSIGN(const auto logits, forward_.run(rows));
     sequence.commit(at + n);
     for (uint32_t i = 0; i < n; ++i) on_row(at + i, logits.data() + uint64_t{i} * options_.vocab);

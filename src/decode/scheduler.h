@@ -39,7 +39,7 @@ class Scheduler {
   // One forward pass. False when nothing is left to do.
   Expected<bool> step(const std::function<void(const Event&)>& on_event);
   Status score(const std::vector<Token>& ids,
-               const std::function<void(uint32_t, const float*)>& on_row);
+               const std::function<void(uint32_t, const float*)>& on_row, TieOrder ties);
 
  private:
   struct Active;

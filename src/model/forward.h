@@ -25,6 +25,9 @@ struct Row {
   uint32_t position = 0;
   int32_t token = 0;  // below spec.vocab
   bool logits = false;
+  // 0: equal index scores rank by position. Else they rank as the reference ranks them in a text of
+  // this many tokens (reference_ties.h).
+  uint32_t tie_length = 0;
 };
 
 struct ForwardOptions {

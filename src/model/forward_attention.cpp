@@ -1,6 +1,8 @@
 // The attention sublayer: norms, projections, rope, KV, softmax over paged blocks.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "model/forward_impl.h"
 
@@ -120,31 +122,69 @@ void Forward::Impl::block_pointers(uint32_t layer, uint32_t heads) {
   }
 }
 
+std::vector<QueryBlock> Forward::Impl::query_blocks(uint32_t kv_heads, uint32_t group) const {
+  // Heads of one row first: they see the same positions. A few rows more amortise each key and value
+  // further; beyond that, threads would go short of work.
+  constexpr uint32_t kQueries = 16;
+  uint32_t heads = group;
+  const uint32_t most_rows = std::max(1u, kQueries / group);
+  std::vector<QueryBlock> blocks;
+  for (uint32_t begin = 0; begin < count;) {
+    uint32_t end = begin + 1;
+    while (end < count && end - begin < most_rows && sequence_of[end] == sequence_of[begin]) ++end;
+    blocks.push_back({begin, end, 0, group});
+    begin = end;
+  }
+  // Too few for the threads: heads apart, in fours as long as that is enough.
+  const auto parts_of = [&](uint32_t n) {
+    return blocks.size() * kv_heads * ((group + n - 1) / n);
+  };
+  while (heads > 4 && parts_of(heads) < 4 * threads.count()) heads = (heads + 1) / 2;
+  while (heads > 1 && parts_of(heads) < threads.count()) heads = (heads + 1) / 2;
+  if (heads == group) return blocks;
+  std::vector<QueryBlock> parts;
+  for (const QueryBlock& block : blocks) {
+    for (uint32_t h = 0; h < group; h += heads)
+      parts.push_back({block.row_begin, block.row_end, h, std::min(group, h + heads)});
+  }
+  return parts;
+}
+
 void Forward::Impl::attend(uint32_t layer, const float* sinks) {
   const AttentionSpec& a = spec.layers[layer].attention;
   const uint64_t blocks =
       (uint64_t{options.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
   block_pointers(layer, a.kv_heads);
   const uint32_t group = a.heads / a.kv_heads;
-  const uint64_t tasks = uint64_t{count} * a.heads;
+  const auto queries = query_blocks(a.kv_heads, group);
+  const uint64_t tasks = queries.size() * a.kv_heads;
   threads.parallel(tasks, 1, [&](uint64_t begin, uint64_t end, unsigned) {
+    std::array<kernels::AttentionArgs, kAtOnce> at_once;
     for (uint64_t task = begin; task < end; ++task) {
-      const auto r = static_cast<uint32_t>(task / a.heads),
-                 h = static_cast<uint32_t>(task % a.heads);
-      kernels::AttentionArgs args;
-      args.q = b.q + (uint64_t{r} * a.heads + h) * (a.key_dim + (a.gate ? a.value_dim : 0));
-      args.key_dim = a.key_dim;
-      args.value_dim = a.value_dim;
-      args.kv_type = kv.type;
-      args.k_blocks = b.blocks + (uint64_t{sequence_of[r]} * a.kv_heads + h / group) * 2 * blocks;
-      args.v_blocks = args.k_blocks + blocks;
-      args.end = rows[r].position + 1;
-      args.begin = a.window && args.end > a.window ? args.end - a.window : 0;
-      args.scale = a.scale;
-      args.softcap = a.softcap;
-      args.sink = sinks ? sinks + h : nullptr;
-      args.out = b.attended.f32 + (uint64_t{r} * a.heads + h) * a.value_dim;
-      ops.attention(args);
+      const QueryBlock& block = queries[task / a.kv_heads];
+      const auto kv_head = static_cast<uint32_t>(task % a.kv_heads);
+      uint32_t n = 0;
+      for (uint32_t r = block.row_begin; r < block.row_end; ++r) {
+        for (uint32_t g = block.head_begin; g < block.head_end; ++g) {
+          const uint32_t h = kv_head * group + g;
+          kernels::AttentionArgs& args = at_once[n++];
+          args = {};
+          args.q = b.q + (uint64_t{r} * a.heads + h) * (a.key_dim + (a.gate ? a.value_dim : 0));
+          args.key_dim = a.key_dim;
+          args.value_dim = a.value_dim;
+          args.kv_type = kv.type;
+          args.k_blocks = b.blocks + (uint64_t{sequence_of[r]} * a.kv_heads + kv_head) * 2 * blocks;
+          args.v_blocks = args.k_blocks + blocks;
+          args.end = rows[r].position + 1;
+          args.begin = a.window && args.end > a.window ? args.end - a.window : 0;
+          args.scale = a.scale;
+          args.softcap = a.softcap;
+          args.sink = sinks ? sinks + h : nullptr;
+          args.out = b.attended.f32 + (uint64_t{r} * a.heads + h) * a.value_dim;
+          if (n == at_once.size()) ops.attention_group(at_once.data(), std::exchange(n, 0));
+        }
+      }
+      ops.attention_group(at_once.data(), n);
     }
   });
 }

@@ -111,6 +111,12 @@ struct Job {
   kernels::MatmulArgs args;
 };
 
+// Queries of one kv head that are attended together: some rows of a sequence, some heads of the group.
+struct QueryBlock {
+  uint32_t row_begin, row_end, head_begin, head_end;
+};
+inline constexpr uint32_t kAtOnce = 16;  // queries of one call of attention_group
+
 struct Forward::Impl {
   const ModelSpec& spec;
   const format::PieceTable& table;
@@ -182,6 +188,8 @@ struct Forward::Impl {
   Status mix(uint32_t layer);
   void attention(uint32_t layer, const Held& held, RowBuffer in, bool add);
   void attend(uint32_t layer, const float* sinks);
+  // All rows of the step and all heads of a group, each once; `kv_heads` such lists are worked on.
+  std::vector<QueryBlock> query_blocks(uint32_t kv_heads, uint32_t group) const;
   void latent_attention(uint32_t layer, const Held& held, RowBuffer in);
   void absorb(const MlaSpec& m, const Held& held);
   void index_positions(uint32_t layer, const Held& held, RowBuffer in);

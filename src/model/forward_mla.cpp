@@ -2,10 +2,13 @@
 // key, and the up projections are applied to queries and results. Optionally over the positions
 // that an indexer selects.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/numeric.h"
 #include "model/forward_impl.h"
+#include "model/reference_ties.h"
 
 namespace millrace::model {
 
@@ -65,26 +68,38 @@ void Forward::Impl::latent_attention(uint32_t layer, const Held& held, RowBuffer
 
   block_pointers(layer, 1);
   const uint64_t blocks = (uint64_t{options.max_context} + kKvBlock - 1) / kKvBlock;
-  threads.parallel(uint64_t{count} * m.heads, 1, [&](uint64_t begin, uint64_t end, unsigned) {
+  const auto args_of = [&](uint32_t r, uint32_t h) {
+    kernels::AttentionArgs args;
+    args.q = b.absorbed + (uint64_t{r} * m.heads + h) * key;
+    args.key_dim = key;
+    args.value_dim = m.rank;
+    args.kv_type = kv.type;
+    args.k_blocks = b.blocks + uint64_t{sequence_of[r]} * 2 * blocks;
+    args.v_blocks = args.k_blocks + blocks;
+    args.end = rows[r].position + 1;
+    args.scale = m.scale;
+    args.out = b.latents.f32 + (uint64_t{h} * count + r) * m.rank;
+    return args;
+  };
+  const auto queries = query_blocks(1, m.heads);
+  threads.parallel(queries.size(), 1, [&](uint64_t begin, uint64_t end, unsigned) {
+    std::array<kernels::AttentionArgs, kAtOnce> at_once;
     for (uint64_t task = begin; task < end; ++task) {
-      const auto r = static_cast<uint32_t>(task / m.heads),
-                 h = static_cast<uint32_t>(task % m.heads);
-      kernels::AttentionArgs args;
-      args.q = b.absorbed + task * key;
-      args.key_dim = key;
-      args.value_dim = m.rank;
-      args.kv_type = kv.type;
-      args.k_blocks = b.blocks + uint64_t{sequence_of[r]} * 2 * blocks;
-      args.v_blocks = args.k_blocks + blocks;
-      args.end = rows[r].position + 1;
-      args.scale = m.scale;
-      args.out = b.latents.f32 + (uint64_t{h} * count + r) * m.rank;
-      if (sparse && args.end > m.indexer->top) {
-        args.selected = b.selected + r * blocks;
-        ops.attention_selected(args);
-      } else {
-        ops.attention(args);
+      uint32_t n = 0;
+      for (uint32_t r = queries[task].row_begin; r < queries[task].row_end; ++r) {
+        const bool chosen = sparse && rows[r].position + 1 > m.indexer->top;
+        for (uint32_t h = queries[task].head_begin; h < queries[task].head_end; ++h) {
+          kernels::AttentionArgs args = args_of(r, h);
+          if (chosen) {
+            args.selected = b.selected + r * blocks;
+            ops.attention_selected(args);
+            continue;
+          }
+          at_once[n++] = args;
+          if (n == at_once.size()) ops.attention_group(at_once.data(), std::exchange(n, 0));
+        }
       }
+      ops.attention_group(at_once.data(), n);
     }
   });
 
@@ -183,7 +198,11 @@ void Forward::Impl::index_positions(uint32_t layer, const Held& held, RowBuffer 
             ops.index_scores(args);
           }
         });
-    kernels::top_k(b.index_scores, seen, x.top, b.ranked);
+    if (rows[r].tie_length >= seen) {
+      reference_top_k({b.index_scores, seen}, rows[r].tie_length, x.top, b.ranked);
+    } else {
+      kernels::top_k(b.index_scores, seen, x.top, b.ranked);
+    }
     uint64_t* selected = b.selected + r * blocks;
     std::memset(selected, 0, blocks * sizeof(uint64_t));
     for (uint32_t i = 0; i < x.top; ++i)
