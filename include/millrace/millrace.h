@@ -169,6 +169,13 @@ Expected<Plan> make_plan(const Model& model, const EngineOptions& options);
 // open and that depends on the text's length, so it is no order to generate with.
 enum class TieOrder : uint8_t { kLowerPosition, kReference };
 
+// A forward pass to be timed: `rows` consecutive positions of one sequence behind `depth` others.
+struct StepShape {
+  uint32_t rows = 1;
+  uint32_t depth = 0;
+  bool all_logits = false;  // of every row, as a verify pass wants them; else of the last alone
+};
+
 class Engine {
  public:
   static Expected<std::unique_ptr<Engine>> open(const EngineOptions& options);
@@ -198,6 +205,13 @@ class Engine {
   Status score(const std::vector<Token>& ids,
                const std::function<void(uint32_t position, const float* logits)>& on_row,
                TieOrder ties = TieOrder::kLowerPosition);
+
+  // Seconds of each of `repeats` passes of that shape, one behind the other in a sequence of its own
+  // (so the depth grows by `rows` each time), on random tokens. Rows beyond the prefill chunk run in
+  // several passes, which are timed as one. The keys and values of the first `depth` positions are
+  // made up: only their cost is real. Other requests are not touched.
+  Expected<std::vector<double>> time_steps(const StepShape& shape, uint32_t repeats,
+                                           uint64_t seed = 0);
 
   MemoryReport memory() const;
   IoReport io() const;

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/threads.h"
 #include "decode/scheduler.h"
+#include "decode/step_timer.h"
 #include "io/choose.h"
 #include "stream/ledger.h"
 #include "stream/reader_in_place.h"
@@ -180,6 +181,19 @@ Expected<Engine::Completion> Engine::generate(Request request,
 Status Engine::score(const std::vector<Token>& ids,
                      const std::function<void(uint32_t, const float*)>& on_row, TieOrder ties) {
   return impl_->scheduler->score(ids, on_row, ties);
+}
+
+Expected<std::vector<double>> Engine::time_steps(const StepShape& shape, uint32_t repeats,
+                                                 uint64_t seed) {
+  const Sizing& sizing = impl_->sizing;
+  const decode::TimerLimits limits = {
+      .context = sizing.plan.context,
+      .max_rows = sizing.forward.max_rows,
+      .max_logit_rows = sizing.forward.max_logit_rows,
+      .prefill_chunk = sizing.plan.prefill_chunk,
+      .vocab = impl_->model->impl().spec.vocab,
+  };
+  return decode::time_steps(*impl_->forward, *impl_->kv, limits, shape, repeats, seed);
 }
 
 MemoryReport Engine::memory() const {
