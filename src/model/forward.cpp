@@ -195,6 +195,7 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
     ledger.release(stream::Use::kActivations, bytes);
     return fail(Code::kNoMemory, "cannot map {} bytes for activations", bytes);
   }
+  madvise(base, bytes, MADV_HUGEPAGE);  // a wish
   impl->mapping = static_cast<std::byte*>(base);
   impl->mapped = bytes;
   Carver carver(impl->mapping);

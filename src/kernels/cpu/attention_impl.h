@@ -140,46 +140,109 @@ inline void attend(const AttentionArgs& args) {
 // Several queries of one kv head (the heads of a group, the rows of a pass): each key and value is
 // read and widened once for all of them. Every chain is the one of attend(), so the bits are too.
 
-// Dots of kQueries queries with the 16 positions at `k`; dots [query][lanes of block].
+// Vectors of positions or dims that go with kQueries queries in one sweep: eight sums in registers,
+// and with two queries whole cache lines of f16.
+template <int kQueries>
+constexpr int kSweep = 8 / kQueries;
+
+// Asks for what the next sweep of this kind will read: blocks lie far apart, so that the hardware
+// does not see it coming. One line (64 bytes) a step.
+struct Ahead {
+  const char* at;
+  uint32_t lines;
+  void step() {
+    if (lines == 0) return;
+    __builtin_prefetch(at, 0, 2);
+    at += 64;
+    --lines;
+  }
+};
+
+// Dots of kQueries queries with the 8 * kSweep positions at `k`; dots [query][lanes of block].
 template <int kQueries, class T>
-inline void group_dot_positions(const AttentionArgs* args, const T* k, F8 (*dots)[kLanesOfBlock]) {
-  F8 low[kQueries], high[kQueries];
-  for (int i = 0; i < kQueries; ++i) low[i] = high[i] = set1(0.0f);
+inline void group_dot_positions(const AttentionArgs* args, const T* k, Ahead& ahead,
+                                F8 (*dots)[kLanesOfBlock]) {
+  constexpr int kVectors = kSweep<kQueries>;
+  F8 sums[kQueries][kVectors];
+  for (int i = 0; i < kQueries; ++i)
+    for (int j = 0; j < kVectors; ++j) sums[i][j] = set1(0.0f);
   for (uint32_t d = 0; d < args->key_dim; ++d, k += kKvBlock) {
-    const F8 a = load_kv(k), b = load_kv(k + 8);
+    ahead.step();
+    F8 keys[kVectors];
+    for (int j = 0; j < kVectors; ++j) keys[j] = load_kv(k + 8 * j);
     for (int i = 0; i < kQueries; ++i) {
       const F8 x = set1(args[i].q[d]);
-      low[i] = fma(x, a, low[i]);
-      high[i] = fma(x, b, high[i]);
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = fma(x, keys[j], sums[i][j]);
     }
   }
-  for (int i = 0; i < kQueries; ++i) {
-    dots[i][0] = low[i];
-    dots[i][1] = high[i];
-  }
+  for (int i = 0; i < kQueries; ++i)
+    for (int j = 0; j < kVectors; ++j) dots[i][j] = sums[i][j];
 }
 
-// As add_values for kQueries queries, two vectors of dims.
-template <int kQueries, class T>
+// As add_values for kQueries queries, kVectors vectors of dims.
+template <int kQueries, int kVectors, class T>
 inline void group_add_values(const AttentionArgs* args, const float (*weights)[kKvBlock],
                              const float* corrections, uint32_t low, uint32_t high, const T* v,
-                             uint32_t stride, uint32_t dim) {
-  F8 first[kQueries], second[kQueries];
-  for (int i = 0; i < kQueries; ++i) {
-    first[i] = load(args[i].out + dim) * set1(corrections[i]);
-    second[i] = load(args[i].out + dim + 8) * set1(corrections[i]);
-  }
+                             uint32_t stride, uint32_t dim, Ahead& ahead) {
+  F8 sums[kQueries][kVectors];
+  for (int i = 0; i < kQueries; ++i)
+    for (int j = 0; j < kVectors; ++j)
+      sums[i][j] = load(args[i].out + dim + 8 * j) * set1(corrections[i]);
   for (uint32_t p = low; p < high; ++p) {
-    const F8 a = load_kv(v + p * stride), b = load_kv(v + p * stride + 8);
+    ahead.step();
+    F8 values[kVectors];
+    for (int j = 0; j < kVectors; ++j) values[j] = load_kv(v + p * stride + 8 * j);
     for (int i = 0; i < kQueries; ++i) {
       const F8 w = set1(weights[i][p]);
-      first[i] = fma(w, a, first[i]);
-      second[i] = fma(w, b, second[i]);
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = fma(w, values[j], sums[i][j]);
     }
   }
+  for (int i = 0; i < kQueries; ++i)
+    for (int j = 0; j < kVectors; ++j) store(args[i].out + dim + 8 * j, sums[i][j]);
+}
+
+// What each query sees of a block, what all see (empty: all_low == all_high == 64), and what any
+// sees.
+template <int kQueries>
+struct Sights {
+  uint32_t low[kQueries], high[kQueries];
+  uint32_t all_low = 0, all_high = kKvBlock, any_low = kKvBlock, any_high = 0;
+
+  Sights(const AttentionArgs* args, uint32_t start) {
+    for (int i = 0; i < kQueries; ++i) {
+      const AttentionArgs& a = args[i];
+      low[i] = a.begin > start ? a.begin - start : 0;
+      high[i] = a.end <= start ? 0 : a.end - start < kKvBlock ? a.end - start : kKvBlock;
+      if (low[i] >= high[i]) low[i] = high[i] = 0;
+      all_low = low[i] > all_low ? low[i] : all_low;
+      all_high = high[i] < all_high ? high[i] : all_high;
+      any_low = high[i] != 0 && low[i] < any_low ? low[i] : any_low;
+      any_high = high[i] > any_high ? high[i] : any_high;
+    }
+    if (all_low >= all_high) all_low = all_high = kKvBlock;  // nothing in common: each alone
+  }
+};
+
+// Adds the values of one block at dims d .. d + 8 * kVectors to every query.
+template <int kQueries, int kVectors, class T>
+inline void group_add_block(const AttentionArgs* args, const Sights<kQueries>& sees,
+                            const float (*weights)[kKvBlock], const float* corrections, const T* v,
+                            uint32_t dims, uint32_t d, Ahead& ahead) {
   for (int i = 0; i < kQueries; ++i) {
-    store(args[i].out + dim, first[i]);
-    store(args[i].out + dim + 8, second[i]);
+    const uint32_t stop = sees.high[i] < sees.all_low ? sees.high[i] : sees.all_low;
+    if (sees.low[i] >= stop) continue;
+    add_values<kVectors>(weights[i], sees.low[i], stop, v + d, dims, corrections[i],
+                         args[i].out + d);
+  }
+  if (sees.all_low == sees.all_high) return;
+  float rest[kQueries];  // the correction is applied once
+  for (int i = 0; i < kQueries; ++i) rest[i] = sees.low[i] < sees.all_low ? 1.0f : corrections[i];
+  group_add_values<kQueries, kVectors>(args, weights, rest, sees.all_low, sees.all_high, v + d,
+                                       dims, d, ahead);
+  for (int i = 0; i < kQueries; ++i) {
+    if (sees.all_high >= sees.high[i]) continue;
+    add_values<kVectors>(weights[i], sees.all_high, sees.high[i], v + d, dims, 1.0f,
+                         args[i].out + d);
   }
 }
 
@@ -201,57 +264,40 @@ inline void attend_group(const AttentionArgs* args) {
     const uint32_t start = block * kKvBlock;
     const T* k = static_cast<const T*>(args->k_blocks[block]);
     const T* v = static_cast<const T*>(args->v_blocks[block]);
-    // What each query sees of this block, what all see, and what any sees.
-    uint32_t low[kQueries], high[kQueries];
-    uint32_t all_low = 0, all_high = kKvBlock, any_low = kKvBlock, any_high = 0;
-    for (int i = 0; i < kQueries; ++i) {
-      const AttentionArgs& a = args[i];
-      low[i] = a.begin > start ? a.begin - start : 0;
-      high[i] = a.end <= start ? 0 : a.end - start < kKvBlock ? a.end - start : kKvBlock;
-      if (low[i] >= high[i]) low[i] = high[i] = 0;
-      all_low = low[i] > all_low ? low[i] : all_low;
-      all_high = high[i] < all_high ? high[i] : all_high;
-      any_low = high[i] != 0 && low[i] < any_low ? low[i] : any_low;
-      any_high = high[i] > any_high ? high[i] : any_high;
-    }
+    const Sights<kQueries> sees(args, start);
+    const bool more = start + kKvBlock < end;
+    Ahead next_k{more ? static_cast<const char*>(args->k_blocks[block + 1]) : nullptr,
+                 more ? static_cast<uint32_t>(args->key_dim * sizeof(T)) : 0};
+    Ahead next_v{more ? static_cast<const char*>(args->v_blocks[block + 1]) : nullptr,
+                 more ? static_cast<uint32_t>(dims * sizeof(T)) : 0};
+    constexpr uint32_t kPositions = 8 * kSweep<kQueries>;
     F8 dots[kQueries][kLanesOfBlock] = {};
-    for (uint32_t g = any_low / 16; 16 * g < any_high; ++g) {
+    for (uint32_t g = sees.any_low / kPositions; kPositions * g < sees.any_high; ++g) {
       F8 part[kQueries][kLanesOfBlock];
-      group_dot_positions<kQueries>(args, k + 16 * g, part);
-      for (int i = 0; i < kQueries; ++i) {
-        dots[i][2 * g] = part[i][0];
-        dots[i][2 * g + 1] = part[i][1];
-      }
+      group_dot_positions<kQueries>(args, k + kPositions * g, next_k, part);
+      for (int i = 0; i < kQueries; ++i)
+        for (int j = 0; j < kSweep<kQueries>; ++j)
+          dots[i][kSweep<kQueries> * static_cast<int>(g) + j] = part[i][j];
     }
     float weights[kQueries][kKvBlock];
     float corrections[kQueries];
     for (int i = 0; i < kQueries; ++i) {
       corrections[i] = 1.0f;
-      if (high[i] == 0) continue;
-      corrections[i] = block_weights(args[i], dots[i], low[i], high[i], running[i], weights[i]);
+      if (sees.high[i] == 0) continue;
+      corrections[i] =
+          block_weights(args[i], dots[i], sees.low[i], sees.high[i], running[i], weights[i]);
     }
-    if (all_low >= all_high) all_low = all_high = kKvBlock;  // nothing in common: each alone
     uint32_t d = 0;
-    for (; d + 16 <= dims; d += 16) {
-      for (int i = 0; i < kQueries; ++i) {
-        const uint32_t stop = high[i] < all_low ? high[i] : all_low;
-        if (low[i] >= stop) continue;
-        add_values<2>(weights[i], low[i], stop, v + d, dims, corrections[i], args[i].out + d);
-      }
-      if (all_low == all_high) continue;
-      float rest[kQueries];  // the correction is applied once
-      for (int i = 0; i < kQueries; ++i) rest[i] = low[i] < all_low ? 1.0f : corrections[i];
-      group_add_values<kQueries>(args, weights, rest, all_low, all_high, v + d, dims, d);
-      for (int i = 0; i < kQueries; ++i) {
-        if (all_high >= high[i]) continue;
-        add_values<2>(weights[i], all_high, high[i], v + d, dims, 1.0f, args[i].out + d);
-      }
-    }
+    for (; d + kPositions <= dims; d += kPositions)
+      group_add_block<kQueries, kSweep<kQueries>>(args, sees, weights, corrections, v, dims, d,
+                                                  next_v);
+    for (; d + 8 <= dims; d += 8)
+      group_add_block<kQueries, 1>(args, sees, weights, corrections, v, dims, d, next_v);
     for (int i = 0; i < kQueries; ++i) {
-      if (high[i] == 0) continue;
+      if (sees.high[i] == 0) continue;
       for (uint32_t e = d; e < dims; ++e) {
         float acc = args[i].out[e] * corrections[i];
-        for (uint32_t p = low[i]; p < high[i]; ++p) {
+        for (uint32_t p = sees.low[i]; p < sees.high[i]; ++p) {
           acc = fma1(weights[i][p], load_kv1(v + p * dims + e), acc);
         }
         args[i].out[e] = acc;
