@@ -1,144 +1,143 @@
-// Contract C1 at the level of the forward pass, for every family: logits are the same bits however
-// a prompt is cut into steps, and rows that were taken back leave no trace.
-#include <algorithm>
+// Contract C1 at the level of the forward pass, for every fixture and a quantized model: logits are
+// the same bits however a prompt is cut into steps, rows that were taken back leave no trace, and
+// the state that a model keeps is what was planned.
 #include <cstring>
-#include <memory>
 
-#include "api/sizing.h"
-#include "base/threads.h"
-#include "model/forward.h"
-#include "stream/ledger.h"
-#include "stream/reader_in_place.h"
-#include "stream/store.h"
-#include "tests/support/engine_run.h"
+#include "base/numeric.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/forward_lab.h"
 
 namespace millrace::test {
 namespace {
 
-std::vector<std::string> fixtures() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(repo("tests/data/golden")))
-    names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
+using Logits = std::vector<float>;
+
+constexpr char kQuantized[] = "tiny-moe-4bit";
+// Past the 64 positions of a KV page and several times any fixture's window.
+constexpr uint32_t kLength = 84, kStart = 60;
+
+std::vector<std::string> models() {
+  auto names = fixtures();
+  names.push_back(kQuantized);
   return names;
 }
 
-// A model opened down to its forward pass.
-class Pass {
- public:
-  Status open(const std::string& path, kernels::Activations activations) {
-    EngineOptions options;
-    options.model = path;
-    options.prefill_chunk = 32;
-    options.context = 128;
-    MILLRACE_ASSIGN(model_, Model::open(path));
-    Model::Impl& m = model_->impl();
-    MILLRACE_ASSIGN(Sizing sizing, size_model(m, options));
-    ledger_ = std::make_unique<stream::Ledger>(uint64_t{4} << 30);
-    MILLRACE_ASSIGN(reader_, stream::make_in_place_reader(m.source(), m.table, {}));
-    MILLRACE_ASSIGN(store_, stream::PieceStore::create(m.table, sizing.residency, *reader_,
-                                                       *ledger_, stream::StoreOptions()));
-    MILLRACE_ASSIGN(
-        kv_, model::KvPool::create(model::KvShape::make(m.spec, sizing.kv.type, 128, 32, 1, 1),
-                                   *ledger_));
-    threads_ = std::make_unique<Threads>(2);
-    MILLRACE_TRY(store_->load_pinned({}));
-    sizing.forward.activations = activations;
-    MILLRACE_ASSIGN(forward_,
-                    model::Forward::create(m.spec, m.table, *store_, kv_->shape(), *threads_,
-                                           Cpu::detect(), *ledger_, sizing.forward));
-    vocab_ = m.spec.vocab;
-    return {};
+std::string folder_of(const std::string& name) {
+  return name == kQuantized ? repo("models/" + name) : golden(name);
+}
+
+// The fixtures compute in floats; the quantized model with the defaults, int8 activations and f16
+// KV.
+class Chunk : public testing::TestWithParam<std::string> {
+ protected:
+  Chunk()
+      : lab_(folder_of(GetParam()), 1, kLength, 1, 2,
+             GetParam() == kQuantized ? ActivationPrecision::kInt8 : ActivationPrecision::kF32) {
+    if (HasFailure()) return;
+    const uint32_t vocab = std::min(lab_.vocab(), 4096u);
+    for (uint32_t i = 0; i < kLength; ++i)
+      ids_.push_back(static_cast<int32_t>((11 * i * i + 17 * i + 3) % vocab));
   }
-
-  model::KvPool& kv() { return *kv_; }
-  uint32_t vocab() const { return vocab_; }
-
-  // Logits of the rows [begin, end) of `ids`, in steps of `chunk`. Commits them unless told not to.
-  Expected<std::vector<float>> run(model::KvSequence& sequence, const std::vector<int32_t>& ids,
-                                   uint32_t begin, uint32_t end, uint32_t chunk,
-                                   bool commit = true) {
-    std::vector<float> all;
-    for (uint32_t at = begin; at < end;) {
-      const uint32_t next = std::min(end, at + chunk);
-      std::vector<model::Row> rows;
-      for (uint32_t i = at; i < next; ++i) rows.push_back({&sequence, i, ids[i], true});
-      MILLRACE_TRY(sequence.reserve(next));
-      MILLRACE_ASSIGN(const auto logits, forward_->run(rows));
-      all.insert(all.end(), logits.begin(), logits.end());
-      if (commit) sequence.commit(next);
-      at = next;
+  // Logits of the rows [begin, end) of `ids`, in steps of `chunk`.
+  Logits run(model::KvSequence& sequence, const std::vector<int32_t>& ids, uint32_t begin,
+             uint32_t end, uint32_t chunk, bool commit = true) {
+    Logits all;
+    for (uint32_t at = begin; at < end; at += chunk) {
+      const Logits more = lab_.run(sequence, ids, at, std::min(end, at + chunk), commit);
+      all.insert(all.end(), more.begin(), more.end());
     }
     return all;
   }
-
- private:
-  std::shared_ptr<Model> model_;
-  std::unique_ptr<stream::Ledger> ledger_;
-  std::unique_ptr<stream::PieceReader> reader_;
-  std::unique_ptr<stream::PieceStore> store_;
-  std::unique_ptr<model::KvPool> kv_;
-  std::unique_ptr<Threads> threads_;
-  std::unique_ptr<model::Forward> forward_;
-  uint32_t vocab_ = 0;
-};
-
-class Chunk : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    const std::string folder = repo("tests/data/golden/" + GetParam());
-    ids_ = read_tensor<int32_t>(folder + "/expected.safetensors", "input_ids");
-    auto opened = pass_.open(folder, kernels::Activations::kF32);
-    ASSERT_TRUE(opened) << opened.error().message;
+  Logits whole(uint32_t chunk) {
+    model::KvSequence sequence(*lab_.kv);
+    return run(sequence, ids_, 0, kLength, chunk);
   }
-  std::vector<float> logits(uint32_t chunk) {
-    model::KvSequence sequence(pass_.kv());
-    auto out = pass_.run(sequence, ids_, 0, static_cast<uint32_t>(ids_.size()), chunk);
-    EXPECT_TRUE(out) << out.error().message;
-    return out ? *out : std::vector<float>();
+  // Position of the first row of `got` that differs from those of `whole` from `begin` on.
+  int64_t first_difference(const Logits& got, const Logits& whole, uint32_t begin = 0) {
+    const size_t vocab = lab_.vocab();
+    if (got.size() != (kLength - begin) * vocab || whole.size() != kLength * vocab) return -2;
+    for (uint32_t p = begin; p < kLength; ++p) {
+      if (std::memcmp(&got[(p - begin) * vocab], &whole[p * vocab], vocab * sizeof(float)) != 0)
+        return p;
+    }
+    return -1;
   }
-  static bool same(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-  }
+  ForwardLab lab_;
   std::vector<int32_t> ids_;
-  Pass pass_;
 };
 
 TEST_P(Chunk, AnyCutGivesTheSameBits) {
-  const auto whole = logits(static_cast<uint32_t>(ids_.size()));
-  ASSERT_EQ(whole.size(), ids_.size() * pass_.vocab());
+  ASSERT_FALSE(HasFailure());
+  const Logits all = whole(kLength);
   for (const uint32_t chunk : {1u, 3u, 8u})
-    EXPECT_TRUE(same(logits(chunk), whole)) << "chunk " << chunk;
+    EXPECT_EQ(first_difference(whole(chunk), all), -1) << "chunk " << chunk;
 }
 
-// A round of other tokens is run and partly or wholly taken back; what follows is as without it.
+// k rows of other tokens run and are taken back, all or all but the first of them; what follows is
+// as if they never ran.
 TEST_P(Chunk, RowsTakenBackLeaveNoTrace) {
-  const auto end = static_cast<uint32_t>(ids_.size());
-  const auto whole = logits(end);
-  const uint32_t half = end / 2, extra = 5;
-  for (const uint32_t kept : {0u, 2u}) {
-    auto drafted = ids_;
-    for (uint32_t i = half + kept; i < half + extra; ++i)
-      drafted[i] = (drafted[i] + 7) % static_cast<int32_t>(pass_.vocab());
-    model::KvSequence sequence(pass_.kv());
-    auto out = pass_.run(sequence, ids_, 0, half, 4);
-    ASSERT_TRUE(out) << out.error().message;
-    ASSERT_TRUE(sequence.begin_round());
-    auto round = pass_.run(sequence, drafted, half, half + extra, extra, false);
-    ASSERT_TRUE(round) << round.error().message;
-    auto from = sequence.rollback(half + kept);
-    ASSERT_TRUE(from) << from.error().message;
-    // With recurrent state, the rows that stay run again; their logits are those of the round.
-    auto rest = pass_.run(sequence, ids_, *from, end, 3);
-    ASSERT_TRUE(rest) << rest.error().message;
-    const std::vector<float> expected(
-        whole.begin() + static_cast<std::ptrdiff_t>(*from * pass_.vocab()), whole.end());
-    EXPECT_TRUE(same(*rest, expected)) << "kept " << kept;
+  ASSERT_FALSE(HasFailure());
+  const Logits all = whole(kLength);
+  for (const uint32_t extra : {1u, 2u, 5u, 9u}) {
+    for (const uint32_t kept : {0u, 1u}) {
+      auto drafted = ids_;
+      for (uint32_t i = kStart + kept; i < kStart + extra; ++i)
+        drafted[i] = (drafted[i] + 7) % static_cast<int32_t>(lab_.vocab());
+      model::KvSequence sequence(*lab_.kv);
+      run(sequence, ids_, 0, kStart, 16);
+      ASSERT_TRUE(sequence.begin_round());
+      // In one step, or one by one.
+      run(sequence, drafted, kStart, kStart + extra, extra == 5 ? 1 : extra, false);
+      const auto from = sequence.rollback(kStart + kept);
+      ASSERT_TRUE(from) << from.error().message;
+      // With recurrent state, the rows that stay run again; their logits are those of the round.
+      EXPECT_EQ(first_difference(run(sequence, ids_, *from, kLength, 5), all, *from), -1)
+          << extra << " rows, " << kept << " kept";
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Chunk, testing::ValuesIn(fixtures()),
-                         [](const auto& fixture) { return fixture.param; });
+// Pages and slabs that a pool hands out are the bytes that were planned and that the ledger holds.
+TEST_P(Chunk, StateIsWhatWasPlanned) {
+  for (const uint32_t requests : {1u, 3u}) {
+    EngineOptions options;
+    options.model = folder_of(GetParam());
+    options.context = 128;
+    options.threads = 1;
+    options.max_requests = requests;
+    auto engine = Engine::open(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    auto sizing = size_model((*engine)->model().impl(), options);
+    ASSERT_TRUE(sizing);
+    const uint64_t planned = (*engine)->plan().kv_bytes;
+    EXPECT_EQ((*engine)->memory().kv, planned);
+    EXPECT_EQ((*engine)->memory().activations, (*engine)->plan().activation_bytes);
+
+    stream::Ledger ledger(uint64_t{1} << 30);
+    auto pool = model::KvPool::create(sizing->kv, ledger);
+    ASSERT_TRUE(pool);
+    EXPECT_EQ(ledger.held(stream::Use::kKv), planned);
+    uint64_t handed_out = 0;
+    const auto& groups = (*pool)->shape().groups;
+    for (uint32_t g = 0; g < groups.size(); ++g) {
+      uint64_t bytes = 0;
+      for (; (*pool)->free_pages(g) > 0; bytes += groups[g].page_bytes)
+        ASSERT_TRUE((*pool)->take(g));
+      handed_out += round_up(bytes, 4096);
+    }
+    uint64_t slabs = 0;
+    if (auto* states = (*pool)->states()) {
+      for (; states->free_slabs() > 0; ++slabs) ASSERT_TRUE(states->take());
+      EXPECT_EQ(slabs, requests);
+      handed_out += round_up(slabs * states->floats() * sizeof(float), 4096);
+    }
+    EXPECT_EQ(handed_out, planned);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Chunk, testing::ValuesIn(models()), [](const auto& model) {
+  return model.param == kQuantized ? "quantized" : model.param;
+});
 
 }  // namespace
 }  // namespace millrace::test

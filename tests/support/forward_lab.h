@@ -17,14 +17,16 @@ namespace millrace::test {
 
 class ForwardLab {
  public:
-  // `saves`: copies of recurrent state each sequence may keep.
+  // `saves`: copies of recurrent state each sequence may keep. Float activations and KV, or int8
+  // activations and f16 KV as by default.
   ForwardLab(const std::string& path, uint32_t sequences, uint32_t rows, uint32_t saves,
-             unsigned threads = 1)
+             unsigned threads = 1, ActivationPrecision precision = ActivationPrecision::kF32)
       : threads_(threads) {
-    if (auto ok = open(path, sequences, rows, saves); !ok) report(ok.error());
+    if (auto ok = open(path, sequences, rows, saves, precision); !ok) report(ok.error());
   }
 
-  uint32_t vocab() const { return model_->impl().spec.vocab; }
+  uint32_t vocab() const { return spec().vocab; }
+  const model::ModelSpec& spec() const { return model_->impl().spec; }
 
   // Logits of all rows; the rows are reserved, and committed when `commit`.
   std::vector<float> run(const std::vector<model::Row>& rows, bool commit = true) {
@@ -55,21 +57,25 @@ class ForwardLab {
   using Logits = std::vector<float>;
   static void report(const Error& error) { ADD_FAILURE() << error.message; }
 
-  Status open(const std::string& path, uint32_t sequences, uint32_t rows, uint32_t saves) {
+  Status open(const std::string& path, uint32_t sequences, uint32_t rows, uint32_t saves,
+              ActivationPrecision precision) {
+    const bool floats = precision == ActivationPrecision::kF32;
     MILLRACE_ASSIGN(model_, Model::open(path));
     auto& m = model_->impl();
     EngineOptions options;
-    options.activations = ActivationPrecision::kF32;
+    options.activations = precision;
     MILLRACE_ASSIGN(auto sizing, size_model(m, options));
     const uint32_t context = std::min(m.spec.max_context, 256u);
     MILLRACE_ASSIGN(reader_, stream::make_in_place_reader(m.source(), m.table, {}));
     MILLRACE_ASSIGN(store_, stream::PieceStore::create(m.table, sizing.residency, *reader_, ledger,
                                                        {.io_threads = 1}));
-    MILLRACE_ASSIGN(kv, model::KvPool::create(model::KvShape::make(m.spec, kernels::KvType::kF32,
-                                                                   context, rows, sequences, saves),
-                                              ledger));
+    MILLRACE_ASSIGN(
+        kv, model::KvPool::create(
+                model::KvShape::make(m.spec, floats ? kernels::KvType::kF32 : kernels::KvType::kF16,
+                                     context, rows, sequences, saves),
+                ledger));
     model::ForwardOptions forward_options;
-    forward_options.activations = kernels::Activations::kF32;
+    forward_options.activations = floats ? kernels::Activations::kF32 : kernels::Activations::kInt8;
     forward_options.max_rows = forward_options.max_logit_rows = rows;
     forward_options.max_context = context;
     MILLRACE_ASSIGN(forward, model::Forward::create(m.spec, m.table, *store_, kv->shape(), threads_,
