@@ -75,6 +75,13 @@ tl::unexpected<Error> misfit(const SourceTensor& tensor, std::string_view proble
               shape_text(tensor.shape), problem);
 }
 
+// What MLX calls the scales or biases of a weight.
+std::string beside(const SourceTensor& weight, std::string_view what) {
+  std::string_view module = weight.name;
+  if (module.ends_with(".weight")) module.remove_suffix(7);
+  return fmt::format("{}.{}", module, what);
+}
+
 Expected<ScaleType> scale_type_of(const SourceTensor& tensor) {
   if (tensor.type == SourceType::kF32) return ScaleType::kF32;
   if (tensor.type == SourceType::kF16) return ScaleType::kF16;
@@ -122,7 +129,9 @@ Expected<WeightLayout> affine_layout(const ModelSource& source, const SourceTens
                                      const QuantParams& quant) {
   if (weight.type != SourceType::kU32) return misfit(weight, "affine codes must be u32");
   MILLRACE_ASSIGN(const SourceTensor* scales, tensor_at(source, scales_index, "scales"));
-  if (biases_index == kNoTensor) return misfit(weight, "affine weights without biases");
+  if (biases_index == kNoTensor) {
+    return misfit(weight, fmt::format("affine, without '{}'", beside(weight, "biases")));
+  }
   MILLRACE_ASSIGN(const SourceTensor* biases, tensor_at(source, biases_index, "biases"));
   const Stack stack = stack_of(weight, false);
   if (quant.bits == 0 || quant.group == 0) {
@@ -204,7 +213,9 @@ Expected<WeightLayout> layout_of(const ModelSource& source, uint32_t weight, uin
       MILLRACE_ASSIGN(layout, affine_layout(source, *tensor, scales, biases, quant));
     }
   } else {
-    if (biases != kNoTensor) return misfit(*tensor, "quantization biases without scales");
+    if (biases != kNoTensor) {
+      return misfit(*tensor, fmt::format("biases without scales, '{}'", beside(*tensor, "scales")));
+    }
     const TypePair* pair = pair_of(tensor->type);
     if (pair == nullptr) {
       return fail(Code::kUnsupported, "tensor '{}': type {} cannot be a weight", tensor->name,

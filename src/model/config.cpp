@@ -36,10 +36,8 @@ constexpr std::array kHarmless = {
     "quantization_config",
     "resid_pdrop",
     "return_dict",
-    "rope_interleaved",
     "router_aux_loss_coef",
     "router_jitter_noise",
-    "swiglu_limit",
     "torch_dtype",
     "transformers_version",
     "use_cache",
@@ -54,13 +52,16 @@ constexpr std::array kHarmless = {
     "model_max_length",
     "pad_token",
     "transformers.js_config",
-    "use_bidirectional_attention",
-    "num_local_experts",
     "decoder_start_token_id",
     "experts_implementation",
 };
 
 }  // namespace
+
+Config::Config(nlohmann::json values, std::string where)
+    : values_(std::move(values)), where_(std::move(where)) {
+  model_type_ = text("model_type", "");
+}
 
 Expected<Config> Config::from_source(const format::ModelSource& source) {
   if (source.kind == format::SourceKind::kGguf) {
@@ -68,7 +69,6 @@ Expected<Config> Config::from_source(const format::ModelSource& source) {
     Config config(std::move(values), source.path);
     config.gguf_ = true;
     config.source_ = &source;
-    config.model_type_ = config.text("model_type", "");
     return config;
   }
   if (!source.config || !source.config->is_object()) {
@@ -76,7 +76,6 @@ Expected<Config> Config::from_source(const format::ModelSource& source) {
   }
   Config config(*source.config, source.path + "/config.json");
   config.source_ = &source;
-  config.model_type_ = config.text("model_type", "");
   if (config.model_type_.empty()) {
     return fail(Code::kInvalid, "{}: 'model_type' is missing; it names the architecture",
                 config.where_);
@@ -201,8 +200,10 @@ std::vector<uint64_t> Config::shape_of(const std::string& name_end) const {
 }
 
 void Config::expect(const std::string& key, const nlohmann::json& only) {
+  expected_[key] = only;
   const auto* value = find(key);
-  if (!value || *value == only || *value == nlohmann::json(false)) return;
+  // Of what is not a switch, false means none.
+  if (!value || *value == only || (!only.is_boolean() && *value == nlohmann::json(false))) return;
   fail_key(key, fmt::format("is {}; only {} is supported for '{}'", value->dump().substr(0, 80),
                             only.dump(), model_type_));
 }

@@ -2,6 +2,7 @@
 // not known to be harmless is an error (a key we do not know may change the math).
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -16,8 +17,8 @@ class Config {
   // Hugging Face: config.json as it stands. GGUF: metadata translated to the same keys (see
   // config_gguf.cpp). `source` must outlive the config.
   static Expected<Config> from_source(const format::ModelSource& source);
-  explicit Config(nlohmann::json values, std::string where)
-      : values_(std::move(values)), where_(std::move(where)) {}
+  // An object alone, without a source to look at.
+  explicit Config(nlohmann::json values, std::string where);
 
   const std::string& model_type() const { return model_type_; }
   bool is_gguf() const { return gguf_; }
@@ -46,8 +47,11 @@ class Config {
 
   // Marks keys as understood without reading them.
   void ignore(std::initializer_list<const char*> keys);
-  // Requires that the key is absent, null, false, or equal to `only`; else an error naming it.
+  // Requires that the key is absent, null, equal to `only`, or (unless that is a flag) false; else
+  // an error naming it.
   void expect(const std::string& key, const nlohmann::json& only);
+  // The keys of all expect() so far.
+  const std::map<std::string, nlohmann::json>& expected() const { return expected_; }
   void fail_key(const std::string& key, const std::string& why);
 
   // The first error met, or keys that nobody read and that are not known to be harmless.
@@ -62,6 +66,7 @@ class Config {
   const format::ModelSource* source_ = nullptr;
   bool gguf_ = false;
   mutable std::set<std::string> read_;
+  std::map<std::string, nlohmann::json> expected_;
   std::string error_;
 };
 

@@ -38,7 +38,7 @@ using NameRules = std::vector<NameRule>;
 NameRules default_names(bool gguf);
 
 // Tensors that are dropped on purpose: patterns where '*' matches anything, and a prefix before
-// "{beyond}" all layers past the model's own.
+// "{beyond}" the layers behind the model's own that predict further tokens.
 std::vector<std::string> default_drops(bool gguf);
 
 bool matches(std::string_view pattern, std::string_view name);

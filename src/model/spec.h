@@ -118,7 +118,8 @@ struct MoeSpec {
   RouterScore score = RouterScore::kSoftmax;
   bool correction = false;     // added to the scores, for the choice only
   uint32_t groups = 1;         // of neighbouring experts; only the best ones' are chosen from:
-  uint32_t groups_used = 1;    // those with the largest sums of their two best
+  uint32_t groups_used = 1;    // those with the largest sums of their two best,
+  bool group_best = false;     // or with the largest best alone
   bool normalize = false;      // weights of the selected divided by their sum
   float normalize_eps = 0.0f;  // plus this
   float scale = 1.0f;          // then multiplied by this
@@ -180,6 +181,7 @@ struct ModelSpec {
   uint32_t loops = 1;           // times that the layers run
   bool loop_norm = false;       // the final norm also between the times
   uint32_t layer_input = 0;     // width of per-layer embeddings; 0: none
+  uint32_t predicting = 0;  // layers behind these, in the file only, that predict further tokens
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;
 };

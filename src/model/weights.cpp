@@ -25,16 +25,18 @@ bool ends_with_replace(const std::string& name, std::string_view from, std::stri
   return true;
 }
 
-// Whether a tensor lies in a layer past the model's own ("{beyond}" in the pattern's place of a
-// layer): layers that predict further tokens.
-bool lies_beyond(std::string_view pattern, std::string_view name, size_t layers) {
+// Whether a tensor lies in one of the layers that predict further tokens, which come after the
+// model's own ("{beyond}" in the pattern's place of a layer).
+bool lies_beyond(std::string_view pattern, std::string_view name, const ModelSpec& spec) {
+  const uint64_t layers = spec.layers.size();
   const size_t at = pattern.find("{beyond}");
   if (at == std::string_view::npos || !name.starts_with(pattern.substr(0, at))) return false;
   uint64_t layer = 0;
   size_t i = at;
   for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 1000000; ++i)
     layer = layer * 10 + static_cast<uint64_t>(name[i] - '0');
-  return i > at && name.substr(i).starts_with('.') && layer >= layers;
+  return i > at && name.substr(i).starts_with('.') && layer >= layers &&
+         layer < layers + spec.predicting;
 }
 
 class Builder {
@@ -59,7 +61,7 @@ class Builder {
   const format::ModelSource& source_;
   const ModelSpec& spec_;
   const NameRules& rules_;
-  std::vector<uint8_t> used_;
+  std::vector<uint8_t> used_;  // by tensor: 0, or one more than the role it serves
   format::PieceTable table_;
 };
 
@@ -236,10 +238,15 @@ Status Builder::add(Piece* piece, const Want& want) {
         tried += fmt::format("{}'{}'", tried.empty() ? "" : " or ", name);
       continue;
     }
+    // A whole tensor has one role: what another family calls so is not what is missing here.
+    const auto role = static_cast<uint8_t>(static_cast<uint8_t>(want.role) + 1);
+    if (const uint8_t used = used_[it->second];
+        used && used != role && rule.part == Part::kAll && !rule.stacked)
+      continue;
     MILLRACE_ASSIGN(auto view, resolve(*piece, want, rule, it->second));
-    used_[view.weight] = 1;
-    if (view.scales != format::kNoTensor) used_[view.scales] = 1;
-    if (view.biases != format::kNoTensor) used_[view.biases] = 1;
+    used_[view.weight] = role;
+    if (view.scales != format::kNoTensor) used_[view.scales] = role;
+    if (view.biases != format::kNoTensor) used_[view.biases] = role;
     PieceTensor tensor;
     tensor.role = want.role;
     tensor.view = view;
@@ -344,7 +351,7 @@ Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drop
                   return r.role == Role::kHead && r.pattern == name;
                 });
     for (const auto& pattern : drops)
-      drop = drop || matches(pattern, name) || lies_beyond(pattern, name, spec_.layers.size());
+      drop = drop || matches(pattern, name) || lies_beyond(pattern, name, spec_);
     if (drop) {
       if (audit) audit->dropped.push_back(name);
     } else if (++count <= 4) {

@@ -6,7 +6,7 @@ namespace millrace::model {
 Status build_apertus(Config& config, ModelSpec* spec) {
   MILLRACE_TRY(llama_like(config, spec, {.act = "xielu", .rope_theta = 12e6}));
   config.expect("qk_norm", true);
-  config.ignore({"post_norm"});  // written by a conversion script, and always false
+  config.expect("post_norm", false);
   for (auto& layer : spec->layers) {
     layer.attention.qk_norm = QkNorm::kHead;
     layer.ffn.gated = false;

@@ -40,7 +40,7 @@ Status build_falcon_h1(Config& config, ModelSpec* spec) {
                                 : config.flag("mamba_rms_norm", false);
   mamba.norm_before_gate = !config.is_gguf() && config.flag("mamba_norm_before_gate", true);
   mamba.out_bias = config.flag("projectors_bias", false);
-  if (!config.flag("mamba_use_mlp", true)) config.fail_key("mamba_use_mlp", "is false");
+  config.expect("mamba_use_mlp", true);
   config.expect("attn_layer_indices", nullptr);
   config.ignore({"mamba_d_ssm", "mamba_expand", "mamba_chunk_size", "num_logits_to_keep"});
 

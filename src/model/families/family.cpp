@@ -39,8 +39,13 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
   double partial = config.number("partial_rotary_factor", options.partial);
   auto add = [&](const nlohmann::json& object) -> Status {
     double part = partial;
-    if (object.is_object() && object.contains("partial_rotary_factor"))
+    if (object.is_object() && object.contains("partial_rotary_factor")) {
+      if (!object["partial_rotary_factor"].is_number())
+        return fail(Code::kInvalid, "rope 'partial_rotary_factor' must be a number");
       part = object["partial_rotary_factor"].get<double>();
+    }
+    if (!(part > 0.0 && part <= 1.0))
+      return fail(Code::kInvalid, "'partial_rotary_factor' must be above 0 and at most 1");
     const uint32_t dims = config.uint("rope_dims", static_cast<uint32_t>(head_dim * part));
     if (dims > head_dim)
       return fail(Code::kInvalid, "{} rotated dimensions do not fit a head of {}", dims, head_dim);
@@ -56,6 +61,10 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
   };
   if (parameters.is_object() && parameters.contains("full_attention")) {
     // One object for each kind of layer: index 0 full, 1 sliding.
+    for (const auto& [kind, object] : parameters.items()) {
+      if (!object.is_object() || (kind != "full_attention" && kind != "sliding_attention"))
+        return fail(Code::kUnsupported, "rope parameter '{}' is not understood", kind);
+    }
     MILLRACE_TRY(add(parameters["full_attention"]));
     MILLRACE_TRY(add(parameters.contains("sliding_attention") ? parameters["sliding_attention"]
                                                               : parameters["full_attention"]));
@@ -84,7 +93,7 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options) 
   attention.kv_heads = config.uint("num_key_value_heads", attention.heads);
   MILLRACE_TRY(config.status());
   uint32_t head_dim = config.uint("head_dim", 0);
-  if (head_dim == 0 || options.head_dim_from_hidden) {
+  if (head_dim == 0) {
     if (spec->hidden % attention.heads != 0)
       config.fail_key("num_attention_heads",
                       "does not divide hidden_size and there is no head_dim");
@@ -145,8 +154,8 @@ bool (*every_layer(Config& config))(uint32_t layer) {
 
 MoeSpec read_moe(Config& config) {
   MoeSpec moe;
-  moe.experts =
-      config.has("num_experts") ? config.uint("num_experts") : config.uint("num_local_experts");
+  config.alias("num_local_experts", "num_experts");
+  moe.experts = config.uint("num_experts");
   moe.used = config.uint("num_experts_per_tok");
   moe.width = config.has("moe_intermediate_size") ? config.uint("moe_intermediate_size")
                                                   : config.uint("intermediate_size");
@@ -159,9 +168,16 @@ MoeSpec read_moe(Config& config) {
 void dense_then_experts(Config& config, ModelSpec* spec, const MoeSpec& moe) {
   config.alias("num_dense_layers", "first_k_dense_replace");  // from GGUF
   const uint32_t first = config.uint("first_k_dense_replace", 0);
-  config.ignore({"mlp_layer_types"});
+  const auto types = config.json("mlp_layer_types");
   config.expect("moe_layer_freq", 1);
-  for (uint32_t i = first; i < spec->layers.size(); ++i) spec->layers[i].ffn.moe = moe;
+  if (!types.is_null() && (!types.is_array() || types.size() != spec->layers.size()))
+    return config.fail_key("mlp_layer_types", "does not list every layer");
+  for (uint32_t i = 0; i < spec->layers.size(); ++i) {
+    const bool sparse = types.is_array() ? types[i] == "sparse" : i >= first;
+    if (!sparse && types.is_array() && types[i] != "dense")
+      config.fail_key("mlp_layer_types", "names a layer neither 'dense' nor 'sparse'");
+    if (sparse) spec->layers[i].ffn.moe = moe;
+  }
 }
 
 MoeSpec read_deepseek_moe(Config& config) {
@@ -176,9 +192,9 @@ MoeSpec read_deepseek_moe(Config& config) {
 }
 
 void drop_predicted(Config& config, ModelSpec* spec) {
-  const uint32_t more = config.uint("num_nextn_predict_layers", 0);
-  if (config.is_gguf() && more < spec->layers.size())
-    spec->layers.resize(spec->layers.size() - more);
+  spec->predicting = config.uint("num_nextn_predict_layers", 0);
+  if (config.is_gguf() && spec->predicting < spec->layers.size())
+    spec->layers.resize(spec->layers.size() - spec->predicting);
 }
 
 // Layer i has experts unless it is named dense or off the sparse step.
@@ -202,6 +218,10 @@ void sigmoid_router(Config& config, MoeSpec* moe, double normalize_eps) {
   moe->normalize = config.flag("norm_topk_prob", true);
   moe->normalize_eps = static_cast<float>(normalize_eps);
   moe->scale = static_cast<float>(config.number("routed_scaling_factor", 1.0));
+  read_groups(config, moe);
+}
+
+void read_groups(Config& config, MoeSpec* moe) {
   moe->groups = config.uint("n_group", 1);
   moe->groups_used = config.uint("topk_group", 1);
   if (moe->groups == 0 || moe->groups > 256 || moe->experts % moe->groups != 0)
@@ -267,8 +287,9 @@ void accept_wrapped(NameRules* rules) {
 }
 
 void drop_vision(std::vector<std::string>* drops) {
-  for (const char* part : {"vision_tower", "vision_model", "vision_adapter", "embed_vision",
-                           "multi_modal_projector", "audio_tower", "embed_audio"}) {
+  for (const char* part :
+       {"vision_tower", "vision_model", "vision_adapter", "embed_vision", "multi_modal_projector",
+        "audio_tower", "embed_audio", "vision_projection"}) {
     drops->push_back(std::string("model.") + part + ".*");
     drops->push_back(std::string(part) + ".*");
   }

@@ -32,11 +32,10 @@ Expected<const Family*> find_family(const Config& config);
 //   intermediate_size, rms_norm_eps, vocab_size, max_position_embeddings, tie_word_embeddings,
 //   rope_theta / rope_scaling / rope_parameters.
 struct LlamaOptions {
-  bool interleaved = false;           // rope pairs (2j, 2j+1)
-  bool head_dim_from_hidden = false;  // a config's head_dim is ignored
-  const char* act = "silu";           // the only hidden_act / hidden_activation that is right
-  double rope_theta = 10000.0;        // when the config has none
-  double partial = 1.0;               // of a head that rotates, when the config does not say
+  bool interleaved = false;     // rope pairs (2j, 2j+1)
+  const char* act = "silu";     // the only hidden_act / hidden_activation that is right
+  double rope_theta = 10000.0;  // when the config has none
+  double partial = 1.0;         // of a head that rotates, when the config does not say
   bool per_kind_rope =
       false;  // rope_parameters holds one object for full and one for sliding layers
 };
@@ -58,6 +57,9 @@ Status add_experts(Config& config, ModelSpec* spec, const MoeSpec& moe);
 // The router of DeepSeek and those after it: sigmoid scores, corrected for the choice; n_group,
 // topk_group, norm_topk_prob, routed_scaling_factor.
 void sigmoid_router(Config& config, MoeSpec* moe, double normalize_eps);
+
+// Groups of experts: n_group, topk_group.
+void read_groups(Config& config, MoeSpec* moe);
 
 // The router and experts of DeepSeek V3 and those after it, and which layers have them:
 // n_routed_experts, n_shared_experts, first_k_dense_replace.

@@ -72,6 +72,7 @@ Status attention(Config& config, ModelSpec* spec) {
 
 Status build_gemma4(Config& config, ModelSpec* spec) {
   config.enter("text_config");
+  config.expect("use_bidirectional_attention", "vision");  // then only between parts of a picture
   config.ignore({"vocab_size_per_layer_input", "expert_intermediate_size"});
   MILLRACE_TRY(llama_like(config, spec, {.act = "gelu_pytorch_tanh", .rope_theta = 1e6}));
   MILLRACE_TRY(apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 5 != 0; }));

@@ -29,8 +29,7 @@ Status build_lfm2(Config& config, ModelSpec* spec) {
   // Said twice, or about training.
   config.ignore({"block_dim", "block_mlp_init_scale", "block_out_init_scale", "num_heads",
                  "block_use_xavier_init", "conv_use_xavier_init", "conv_dim", "conv_dim_out"});
-  for (const char* key : {"block_use_swiglu", "use_pos_enc"})
-    if (!config.flag(key, true)) config.fail_key(key, "is false");
+  for (const char* key : {"block_use_swiglu", "use_pos_enc"}) config.expect(key, true);
   adjust_width(config);
   const auto listed = config.json("full_attn_idxs");
   const auto kv_heads = per_layer(config, "num_key_value_heads");

@@ -19,7 +19,8 @@ Status build_internlm3(Config& config, ModelSpec* spec) {
 
 Status build_mimo(Config& config, ModelSpec* spec) {
   MILLRACE_TRY(llama_like(config, spec));
-  config.ignore({"num_nextn_predict_layers", "use_sliding_window", "sliding_window"});
+  config.ignore({"num_nextn_predict_layers", "sliding_window"});
+  config.expect("use_sliding_window", false);
   for (auto& layer : spec->layers) {
     auto& a = layer.attention;
     a.q_bias = a.k_bias = a.v_bias = true;

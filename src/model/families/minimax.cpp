@@ -16,14 +16,16 @@ Status build_minimax_m2(Config& config, ModelSpec* spec) {
   config.expect("scoring_func", "sigmoid");
   config.expect("use_routing_bias", true);
   config.expect("shared_intermediate_size", 0);
-  config.ignore({"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"});
+  config.ignore({"use_mtp", "num_mtp_modules", "mtp_transformer_layers"});
+  for (const auto& type : config.json("attn_type_list"))
+    if (type != 1) config.fail_key("attn_type_list", "has a layer that is not softmax attention");
   MoeSpec moe = read_moe(config);
   sigmoid_router(config, &moe, 0.0);
   for (auto& layer : spec->layers) {
     layer.attention.qk_norm = QkNorm::kFull;
     layer.ffn.moe = moe;
   }
-  return {};
+  return config.status();
 }
 
 void names_minimax_m2(bool gguf, NameRules* rules, std::vector<std::string>* drops) {
