@@ -86,8 +86,10 @@ void keep_best_groups(const MoeSpec& m, float* scores) {
   std::array<uint32_t, 256> best;
   for (uint32_t g = 0; g < m.groups; ++g) {
     uint32_t two[2] = {0, 0};
-    kernels::top_k(scores + g * size, size, std::min(size, 2u), two);
-    sums[g] = scores[g * size + two[0]] + (size > 1 ? scores[g * size + two[1]] : 0.0f);
+    const uint32_t count = m.group_best ? 1 : std::min(size, 2u);
+    kernels::top_k(scores + g * size, size, count, two);
+    sums[g] = scores[g * size + two[0]];
+    if (count > 1) sums[g] += scores[g * size + two[1]];
   }
   kernels::top_k(sums.data(), m.groups, m.groups_used, best.data());
   std::array<bool, 256> kept = {};

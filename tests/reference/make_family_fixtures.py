@@ -38,6 +38,7 @@ FAMILIES = {
                                       "mscale_all_dim": 0.707, "beta_fast": 32, "beta_slow": 1,
                                       "original_max_position_embeddings": 16}),
     "nanbeige": dict(BASE, head_dim=16, num_loops=2, skip_loop_final_norm=False),
+    "nanbeige_skip": dict(BASE, head_dim=16, num_loops=3, skip_loop_final_norm=True),
     "muse_glimmer": dict(BASE, num_hidden_layers=4, head_dim=16, sliding_window=8,
                          qk_scale_factor=3.87, post_norm_eps=1e-8, output_multiplier=0.5,
                          final_logit_softcapping=20.0,
@@ -52,7 +53,7 @@ FAMILIES = {
 
 
 def make(folder, fixture, config):
-    family = fixture.removesuffix("_mlx")
+    family = fixture.removesuffix("_mlx").removesuffix("_skip")
     module = importlib.import_module(f"mlx_lm.models.{family}")
     config = dict(config, model_type=family)
     model = module.Model(module.ModelArgs.from_dict(config))

@@ -50,6 +50,14 @@ Status build_qwen3_5_moe(Config&, ModelSpec*);
 Status build_nemotron_h(Config&, ModelSpec*);
 Status build_falcon_h1(Config&, ModelSpec*);
 
+// Shared by families with latent attention: the plain part of the config; attention of every layer
+// (its ropes replaced by one of the rotated part); an indexer in every layer, those called "shared"
+// using the choice of the one before theirs.
+Status read_latent_base(Config&, ModelSpec*);
+Status read_latent(Config&, ModelSpec*, bool interleaved);
+Status read_indexers(Config&, ModelSpec*, bool interleaved);
+void names_latent(bool gguf, NameRules*, std::vector<std::string>* drops);
+
 // Shared by families with Mamba-2 layers.
 Expected<Mamba2Spec> read_mamba2(Config&);
 void names_mamba2(bool gguf, const std::string& prefix, NameRules*);
@@ -67,7 +75,6 @@ void names_hunyuan(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_seed_oss(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_minimax_m2(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_gemma4(bool gguf, NameRules*, std::vector<std::string>* drops);
-void names_deepseek(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_gemma3(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_mistral3(bool gguf, NameRules*, std::vector<std::string>* drops);
 void names_mimo(bool gguf, NameRules*, std::vector<std::string>* drops);
