@@ -247,9 +247,11 @@ Expected<VerifyReport> verify(
 // Writes the source files back, byte for byte, and checks them against the recorded hashes.
 Expected<PackReport> unpack(const PackOptions& options);
 
-// One row for each family this build runs.
+// One row for each family this build runs: its names, what its layers are made of, what is read
+// from the disk at a time, what is kept of a sequence, what a drafter may ask for, and the reference
+// models it is checked with.
 struct FamilyInfo {
-  std::string name, aliases, gguf, mixer, ffn, streaming, kv, fixtures;
+  std::string name, aliases, gguf, mixer, ffn, streaming, kv, drafter_ports, fixtures;
 };
 std::vector<FamilyInfo> families();
 

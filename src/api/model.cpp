@@ -7,6 +7,7 @@
 
 #include "api/model_impl.h"
 #include "base/status.h"
+#include "model/families/samples.h"
 
 namespace millrace {
 namespace {
@@ -153,6 +154,13 @@ std::vector<FamilyInfo> families() {
     row.aliases = fmt::format("{}", fmt::join(family.model_types, " "));
     row.gguf = fmt::format("{}", fmt::join(family.gguf_types, " "));
     row.fixtures = family.fixtures;
+    if (const auto axes = model::axes_of(family)) {
+      row.mixer = fmt::format("{}", fmt::join(axes->mixer, ", "));
+      row.ffn = fmt::format("{}", fmt::join(axes->ffn, ", "));
+      row.streaming = fmt::format("{}", fmt::join(axes->streaming, ", "));
+      row.kv = fmt::format("{}", fmt::join(axes->kv, ", "));
+      row.drafter_ports = fmt::format("{}", fmt::join(axes->ports, ", "));
+    }
     rows.push_back(row);
   }
   return rows;

@@ -18,10 +18,15 @@ struct Column {
   std::string FamilyInfo::*field;
 };
 constexpr Column kColumns[] = {
-    {"family", &FamilyInfo::name}, {"also named", &FamilyInfo::aliases},
-    {"gguf", &FamilyInfo::gguf},   {"mixer", &FamilyInfo::mixer},
-    {"ffn", &FamilyInfo::ffn},     {"streams by", &FamilyInfo::streaming},
-    {"kv", &FamilyInfo::kv},       {"checked with", &FamilyInfo::fixtures},
+    {"family", &FamilyInfo::name},
+    {"also named", &FamilyInfo::aliases},
+    {"gguf", &FamilyInfo::gguf},
+    {"mixer", &FamilyInfo::mixer},
+    {"ffn", &FamilyInfo::ffn},
+    {"streams by", &FamilyInfo::streaming},
+    {"kv", &FamilyInfo::kv},
+    {"drafter ports", &FamilyInfo::drafter_ports},
+    {"checked with", &FamilyInfo::fixtures},
 };
 
 std::string table(const std::vector<FamilyInfo>& rows) {
@@ -57,6 +62,7 @@ int run(const Cli& cli, bool json) {
                     {"ffn", row.ffn},
                     {"streaming", row.streaming},
                     {"kv", row.kv},
+                    {"drafter_ports", row.drafter_ports},
                     {"fixtures", row.fixtures}});
   return cli.print_json({{"families", list}});
 }
