@@ -24,6 +24,22 @@ for file in "${sources[@]}"; do
   [ "$lines" -le 600 ] || { echo "lint: $file has $lines lines (600 at most)" >&2; failed=1; }
 done
 
+# Architectures are data: a family is a page, and nothing outside src/model/families knows one by its
+# name (src/text has the names of tokenizers, some of which are the same).
+families=src/model/families
+mapfile -t pages < <(git ls-files "$families/*.cpp" |
+  grep -v -E '/(family|families|samples|latent|mamba2)\.cpp$')
+mean=$(($(cat "${pages[@]}" | wc -l) / ${#pages[@]}))
+[ "$mean" -lt 60 ] || { echo "lint: a file of $families has $mean lines on average (under 60)" >&2; failed=1; }
+names=$(sed 's://.*::' "$families/families.cpp" | grep -o '"[a-z][a-z0-9_-]*"' | sort -u)
+for file in "${sources[@]}"; do
+  case $file in src/text/* | $families/* | tests/* | bench/* | fuzz/* | examples/*) continue ;; esac
+  if found=$(sed 's://.*::' "$file" | grep -n -F "$names"); then
+    echo "lint: $file names a family: $found" >&2
+    failed=1
+  fi
+done
+
 # The folders below the parsers and kernels; TIDY_ALL=1 takes the others too, which takes long.
 tidy_files() {
   printf '%s\n' src/base/*.cpp src/decode/*.cpp src/api/*.cpp src/stream/*.cpp
