@@ -9,7 +9,6 @@ namespace {
 // Keys of published configs that do not change what a forward pass computes.
 constexpr std::array kHarmless = {
     "_name_or_path",
-    "_sliding_window_pattern",
     "architectures",
     "attention_dropout",
     "auto_map",

@@ -95,7 +95,7 @@ Expected<RopeSpec> make_rope(const nlohmann::json& parameters, double theta, uin
       "original_max_position_embeddings", "max_position_embeddings", "beta_fast", "beta_slow",
       "mscale", "mscale_all_dim", "attention_factor", "truncate", "long_factor", "short_factor",
       "partial_rotary_factor", "attention_factor_extra", "llama_4_scaling_beta", "finetuned",
-      "long_mscale", "short_mscale", "alpha",
+      "alpha",
       // Positions in three axes, equal for text.
       "mrope_section", "mrope_interleaved"};
   const nlohmann::json p = parameters.is_object() ? parameters : nlohmann::json::object();

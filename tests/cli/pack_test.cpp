@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "millrace/millrace.h"
 #include "process.h"
 
 namespace millrace::test {
@@ -163,7 +164,25 @@ TEST(Families, ListsEachOnce) {
   EXPECT_FALSE(rows.empty());
   std::set<std::string> names;
   for (const json& row : rows) EXPECT_TRUE(names.insert(row["name"]).second) << row["name"];
-  EXPECT_THAT(millrace({"families"}).out, HasSubstr("qwen3_moe"));
+  // Every cell, in the table for people too.
+  const std::vector<FamilyInfo> expected = families();
+  ASSERT_EQ(rows.size(), expected.size());
+  const std::string table = millrace({"families"}).out;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const FamilyInfo& family = expected[i];
+    const std::pair<const char*, std::string> cells[] = {{"name", family.name},
+                                                         {"mixer", family.mixer},
+                                                         {"ffn", family.ffn},
+                                                         {"streaming", family.streaming},
+                                                         {"kv", family.kv},
+                                                         {"drafter_ports", family.drafter_ports},
+                                                         {"fixtures", family.fixtures}};
+    for (const auto& [key, cell] : cells) {
+      EXPECT_NE(cell, "") << family.name << " has no " << key;
+      EXPECT_EQ(rows[i][key], cell);
+      EXPECT_THAT(table, HasSubstr(cell));
+    }
+  }
 }
 
 }  // namespace

@@ -102,6 +102,64 @@ TEST_P(ConfigKeys, NonsenseIsAnErrorAndNoMore) {
     expect_named(with([&](Json& c) { inner(c)[key] = "x"; }), key);
 }
 
+std::string error_of(const std::string& fixture, const Json& changes) {
+  Json values = config_of(fixture);
+  for (const auto& [key, value] : changes.items()) {
+    if (value.is_object() && values.contains(key)) {
+      values[key].update(value);
+    } else {
+      values[key] = value;
+    }
+  }
+  model::Config config(values, "config");
+  model::ModelSpec spec;
+  auto family = model::find_family(config);
+  auto built =
+      family ? (*family)->build(config, &spec) : Status(tl::make_unexpected(family.error()));
+  if (built) built = config.finish();
+  return built ? "" : built.error().message;
+}
+
+// Keys that say something only when others do not, or only of one kind of rope or layer.
+TEST(ConfigCases, WhatWouldChangeTheMathIsRefused) {
+  EXPECT_EQ(error_of("gemma3_text", {{"_sliding_window_pattern", 4}}), "");  // layer_types decide
+  EXPECT_NE(error_of("gemma3_text", {{"_sliding_window_pattern", 4}, {"layer_types", nullptr}})
+                .find("'_sliding_window_pattern'"),
+            std::string::npos);
+  const std::pair<const char*, Json> cases[] = {
+      {"phi3_longrope", {{"rope_scaling", {{"long_mscale", 1.2}}}}},
+      {"llama", {{"rope_parameters", {{"rope_type", "unheard_of"}}}}},
+      {"gemma3_text", {{"use_bidirectional_attention", true}}},
+      {"gemma4_text", {{"use_bidirectional_attention", "all"}}},
+      {"mimo", {{"use_sliding_window", true}}},
+      {"minimax_m2", {{"attn_type_list", {1, 0, 1, 1}}}},
+      {"glm_moe_dsa", {{"mlp_layer_types", {"dense", "other", "sparse", "sparse"}}}},
+      {"deepseek_v2", {{"topk_method", "noaux_tc"}}},
+      {"deepseek_v2_groups", {{"n_group", 3}}},
+      {"deepseek_v2_groups", {{"topk_group", 5}}},
+      {"apertus", {{"qk_norm", false}}},
+      {"ernie4_5", {{"use_rmsnorm", false}}},
+      {"olmo3", {{"rope_parameters", {{"third_kind", Json::object()}}}}},
+      {"mistral3", {{"text_config", {{"model_type", "another"}}}}},
+  };
+  for (const auto& [fixture, changes] : cases) {
+    std::string key = changes.begin().key();
+    Json value = changes.begin().value();
+    const std::string inner = value.is_object() ? value.begin().key() : "";
+    const std::string message = error_of(fixture, changes);
+    EXPECT_NE(message, "") << fixture << " " << changes.dump();
+    // Values of a rope's type are named by what they are.
+    if (inner == "rope_type")
+      key = "unheard_of";
+    else if (!inner.empty())
+      key = inner;
+    EXPECT_NE(message.find("'" + key + "'"), std::string::npos) << key << ": " << message;
+  }
+  EXPECT_EQ(error_of("gemma4_text", {{"use_bidirectional_attention", "vision"}}), "");
+  EXPECT_EQ(error_of("glm_moe_dsa", {{"mlp_layer_types", {"dense", "dense", "sparse", "sparse"}}}),
+            "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ConfigKeys, testing::ValuesIn(fixtures()),
                          [](const auto& fixture) { return fixture.param; });
 

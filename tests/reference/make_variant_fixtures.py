@@ -8,6 +8,7 @@ text models inside others, with what the file then holds for pictures and sound.
 config.json, model.safetensors (bf16; weights are rounded before the reference runs) and
 expected.safetensors: input_ids [28], logits [28, V], greedy_ids [12], greedy_logits [12, V].
 """
+import copy
 import json
 import pathlib
 import shutil
@@ -135,6 +136,7 @@ def weights_of(model, small):
 @torch.no_grad()
 def make(folder, fixture):
     kind, fields, written = FIXTURES[fixture]
+    fields = copy.deepcopy(fields)  # transformers writes into them
     config = transformers.AutoConfig.for_model(kind, **fields)
     config._attn_implementation = "eager"
     wrapped = "text_config" in fields

@@ -70,8 +70,11 @@ Status build_gemma3(Config& config, ModelSpec* spec) {
           1.0f / std::sqrt(static_cast<float>(spec->hidden) / static_cast<float>(a.heads));
   }
   for (auto& layer : spec->layers) layer.attention.qk_norm = QkNorm::kHead;
-  if (config.uint("sliding_window_pattern", 6) != 6)
-    config.fail_key("sliding_window_pattern", "is not 6; give layer_types");
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    if (config.uint(key, 6) != 6 && !config.has("layer_types"))
+      config.fail_key(key, "is not 6; give layer_types");
+  }
+  MILLRACE_TRY(config.status());
   return apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 6 != 0; });
 }
 
