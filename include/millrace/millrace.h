@@ -44,8 +44,10 @@ struct EngineOptions {
   uint32_t max_requests = 1;   // requests that may hold KV at the same time
   uint32_t prefill_chunk = 0;  // prompt rows in a step; 0: derived from the ceiling
   IoMode io = IoMode::kAuto;
-  unsigned io_threads = 0;                    // 0: chosen
-  bool scalar_kernels = false;                // portable C++ only, for checking
+  unsigned io_threads = 0;      // 0: chosen
+  bool scalar_kernels = false;  // portable C++ only, for checking
+  std::string policy;  // which expert gives way to another: one of policies(); empty: the default
+  std::string trace;   // a file to record which experts fire, for replay(); empty: none
   std::function<void(std::string_view)> log;  // what was chosen, one line each
 };
 
@@ -215,6 +217,8 @@ class Engine {
 
   MemoryReport memory() const;
   IoReport io() const;
+  // Ends the trace; an error when not all of it was written. Without a trace: nothing.
+  Status finish_trace();
   std::map<std::string, std::string> choices() const;  // kernels, io mode, policy, kv, ...
 
  private:
@@ -246,6 +250,30 @@ Expected<VerifyReport> verify(
 
 // Writes the source files back, byte for byte, and checks them against the recorded hashes.
 Expected<PackReport> unpack(const PackOptions& options);
+
+// Policies that choose which expert to give up for another, the default first.
+std::vector<std::string> policies();
+
+// Runs policies over a trace that EngineOptions::trace recorded, at several sizes.
+struct ReplayOptions {
+  std::string trace;
+  std::vector<std::string> policies;  // empty: all
+  std::vector<double> shares;         // of all experts resident, 0 .. 1
+  uint32_t skip_steps = 0;            // passes over the model that warm up and are not counted
+};
+struct ReplayRow {
+  std::string policy;  // "belady": the best that any policy could reach, knowing the future
+  double share = 0;
+  uint32_t slots = 0;
+  uint64_t uses = 0, hits = 0;
+};
+struct ReplayReport {
+  std::string model;
+  uint32_t layers = 0, experts = 0, used = 0, steps = 0;
+  uint64_t expert_bytes = 0;
+  std::vector<ReplayRow> rows;  // by share, belady first
+};
+Expected<ReplayReport> replay(const ReplayOptions& options);
 
 // One row for each family this build runs: its names, what its layers are made of, what is read
 // from the disk at a time, what is kept of a sequence, what a drafter may ask for, and the reference

@@ -12,6 +12,7 @@
 #include "stream/reader_in_place.h"
 #include "stream/reader_packed.h"
 #include "stream/store.h"
+#include "stream/trace.h"
 
 namespace millrace {
 namespace {
@@ -34,6 +35,7 @@ struct Engine::Impl {
   std::unique_ptr<Threads> threads;
   std::unique_ptr<model::Forward> forward;
   std::unique_ptr<decode::Scheduler> scheduler;
+  std::unique_ptr<stream::TraceWriter> trace;
   std::map<std::string, std::string> choices;
   double load_s = 0;
 };
@@ -67,6 +69,21 @@ Expected<std::unique_ptr<stream::PieceReader>> make_reader(
   return stream::make_in_place_reader(model.source(), model.table, {.mode = choice.mode});
 }
 
+Expected<std::unique_ptr<stream::TraceWriter>> make_trace(const Model::Impl& model,
+                                                          const std::string& path) {
+  stream::TraceHead head;
+  head.model = model.info.name;
+  head.layers = static_cast<uint32_t>(model.spec.layers.size());
+  head.experts = model.info.experts;
+  head.used = model.info.experts_used;
+  if (head.experts == 0)
+    return fail(Code::kInvalid, "{}: the model has no experts to trace", model.info.name);
+  for (const auto& piece : model.table.pieces)
+    if (piece.kind == format::PieceKind::kExpert)
+      head.expert_bytes = std::max(head.expert_bytes, piece.bytes);
+  return stream::TraceWriter::create(path, head);
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
@@ -84,6 +101,9 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   MILLRACE_ASSIGN(impl->reader, make_reader(m, options, sizing, &impl->choices));
   stream::StoreOptions store_options;
   store_options.io_threads = sizing.io_threads;
+  if (!options.policy.empty()) {
+    MILLRACE_ASSIGN(store_options.policy, stream::find_policy(options.policy));
+  }
   MILLRACE_ASSIGN(impl->store, stream::PieceStore::create(m.table, sizing.residency, *impl->reader,
                                                           *impl->ledger, store_options));
   MILLRACE_ASSIGN(impl->kv, model::KvPool::create(sizing.kv, *impl->ledger));
@@ -95,6 +115,13 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   MILLRACE_ASSIGN(impl->forward,
                   model::Forward::create(m.spec, m.table, *impl->store, impl->kv->shape(),
                                          *impl->threads, cpu, *impl->ledger, sizing.forward));
+  if (!options.trace.empty()) {
+    MILLRACE_ASSIGN(impl->trace, make_trace(m, options.trace));
+    impl->forward->on_route = [writer = impl->trace.get()](uint32_t layer, uint32_t,
+                                                           std::span<const uint32_t> chosen) {
+      writer->add(layer, chosen);
+    };
+  }
   decode::SchedulerOptions so;
   so.context = sizing.plan.context;
   so.prefill_chunk = sizing.plan.prefill_chunk;
@@ -114,7 +141,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   c["kernels"] = fmt::format("{}", fmt::join(impl->forward->kernels(), ", "));
   c["cpu"] = cpu.model.empty() ? "portable C++" : cpu.model;
   c["source"] = m.packed ? "packed" : "in place";
-  c["policy"] = "experts lru, scan cyclic with read-ahead";
+  c["policy"] =
+      fmt::format("experts {}, scan cyclic with read-ahead", stream::name(store_options.policy));
   c["ceiling"] = fmt::format("{} bytes from {}", sizing.plan.ceiling, sizing.ceiling_source);
   c["context"] = std::to_string(sizing.plan.context);
   c["prefill_chunk"] = std::to_string(sizing.plan.prefill_chunk);
@@ -207,6 +235,8 @@ MemoryReport Engine::memory() const {
   report.peak_rss = stream::peak_rss();
   return report;
 }
+
+Status Engine::finish_trace() { return impl_->trace ? impl_->trace->close() : Status(); }
 
 IoReport Engine::io() const {
   const auto stats = impl_->store->stats();

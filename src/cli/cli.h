@@ -49,6 +49,7 @@ void add_run(CLI::App& app, Cli& cli);
 void add_tokenize(CLI::App& app, Cli& cli);
 void add_check(CLI::App& app, Cli& cli);
 void add_families(CLI::App& app, Cli& cli);
+void add_replay(CLI::App& app, Cli& cli);
 void add_bench(CLI::App& app, Cli& cli);
 void add_doctor(CLI::App& app, Cli& cli);
 

@@ -88,6 +88,7 @@ int run_main(int argc, char** argv) {
   add_pack(app, cli);
   add_plan(app, cli);
   add_bench(app, cli);
+  add_replay(app, cli);
   add_doctor(app, cli);
   add_verify(app, cli);
   add_unpack(app, cli);

@@ -74,12 +74,21 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
   add_number(app, "--io-threads", options.io_threads, 0u, kMostThreads,
              "Threads that read from disk; 0: chosen")
       ->group(kGroup);
+  std::vector<Choice<std::string>> names;
+  for (const std::string& name : policies()) names.push_back({name, name});
+  add_choice<std::string>(app, "--policy", options.policy, names,
+                          "Which expert gives way to another")
+      ->group(kGroup)
+      ->default_str(policies().front());
   app.add_flag("--scalar", options.scalar_kernels,
                "Portable kernels only (slow; gives the same bytes, for checking)")
       ->group(kGroup);
   if (which == EngineFlags::kAll) {
     add_number(app, "--context", options.context, 0u, kMostContext,
                "Most positions of prompt and answer together; 0: chosen to fit")
+        ->group(kGroup);
+    app.add_option("--trace", options.trace, "Record which experts fire, for 'millrace replay'")
+        ->type_name("FILE")
         ->group(kGroup);
   }
 }

@@ -144,6 +144,7 @@ double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t budget,
                                        const Demand& demand) {
   ResidencyPlan plan;
+  plan.experts_per_token = demand.experts_per_token;
   std::vector<Group> groups = group_pieces(table, demand, &plan.class_of);
   for (const Group& group : groups) {
     plan.smallest_budget += group.least * group.slot_bytes;

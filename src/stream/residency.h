@@ -30,6 +30,7 @@ struct ResidencyPlan {
   std::vector<uint8_t> pinned;     // by piece
   std::vector<uint32_t>
       scan;  // pieces read once in every pass, in order (all but experts and an untied embedding)
+  uint32_t experts_per_token = 0;   // of the demand
   uint64_t arena_bytes = 0;         // <= budget
   uint64_t smallest_budget = 0;     // least arena that runs
   uint64_t comfortable_budget = 0;  // all but experts pinned, and 40 % of the experts

@@ -1,12 +1,33 @@
 #include "stream/slots.h"
 
+#include <algorithm>
 #include <cassert>
 
 namespace millrace::stream {
 
 using format::PieceKind;
 
-SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena)
+namespace {
+
+PolicyFacts facts_of(const format::PieceTable& table, const ResidencyPlan& plan, uint32_t slots) {
+  PolicyFacts facts;
+  facts.slots = slots;
+  int last = -1;
+  uint32_t layers = 0;
+  for (const format::Piece& piece : table.pieces) {
+    facts.layer_of.push_back(static_cast<uint32_t>(std::max(piece.layer, 0)));
+    if (piece.kind != PieceKind::kExpert || piece.layer == last) continue;
+    last = piece.layer;
+    ++layers;
+  }
+  facts.used_per_pass = layers * plan.experts_per_token;
+  return facts;
+}
+
+}  // namespace
+
+SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena,
+                     PolicyKind policy)
     : class_of_(plan.class_of), scan_length_(static_cast<uint32_t>(plan.scan.size())) {
   entries_.resize(table.pieces.size());
   for (uint32_t i = 0; i < plan.scan.size(); ++i) {
@@ -26,17 +47,21 @@ SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan,
       if (!plan.pinned[p]) continue;
       entries_[p].pinned = true;
       entries_[p].slot = static_cast<uint32_t>(slots_.size());
-      slots_.push_back({arena, p, kNone, kNone});
+      slots_.push_back({arena, p});
       arena += from.slot_bytes;
     }
     to.first = static_cast<uint32_t>(slots_.size());
     to.count = from.shared;
     to.free.reserve(to.count);
     for (uint32_t s = 0; s < to.count; ++s) {
-      slots_.push_back({arena, kNone, kNone, kNone});
+      slots_.push_back({arena, kNone});
       arena += from.slot_bytes;
     }
     for (uint32_t s = to.count; s-- > 0;) to.free.push_back(to.first + s);
+    // Pieces of an embedding come with the tokens; what was used last is as good a guess as any.
+    if (!to.scanned && to.count > 0)
+      to.policy = make_policy(from.kind == PieceKind::kExpert ? policy : PolicyKind::kLru,
+                              facts_of(table, plan, to.count));
   }
 }
 
@@ -69,7 +94,7 @@ void SlotTable::arrived(uint32_t piece) {
   assert(entry.state == PieceState::kReading);
   entry.state = PieceState::kResident;
   Class& c = classes_[class_of_[piece]];
-  if (!entry.pinned && !c.scanned) link_newest(c, entry.slot);
+  if (!entry.pinned && c.policy) c.policy->admitted(piece);
 }
 
 void SlotTable::drop(uint32_t piece) {
@@ -77,7 +102,7 @@ void SlotTable::drop(uint32_t piece) {
   assert(entry.state != PieceState::kAbsent && entry.holds == 0);
   if (!entry.pinned) {
     Class& c = classes_[class_of_[piece]];
-    if (entry.state == PieceState::kResident && !c.scanned) unlink(c, entry.slot);
+    if (entry.state == PieceState::kResident && c.policy) c.policy->removed(piece);
     slots_[entry.slot].piece = kNone;
     c.free.push_back(entry.slot);
     entry.slot = kNone;
@@ -88,9 +113,8 @@ void SlotTable::drop(uint32_t piece) {
 void SlotTable::touch(uint32_t piece) {
   const PieceEntry& entry = entries_[piece];
   Class& c = classes_[class_of_[piece]];
-  if (entry.pinned || c.scanned || entry.state != PieceState::kResident) return;
-  unlink(c, entry.slot);
-  link_newest(c, entry.slot);
+  if (entry.pinned || !c.policy || entry.state != PieceState::kResident) return;
+  c.policy->used(piece);
 }
 
 void SlotTable::used(uint32_t piece) {
@@ -112,13 +136,8 @@ bool SlotTable::may_go(uint32_t piece) const {
   return entry.state == PieceState::kResident && entry.holds == 0 && !entry.fired;
 }
 
-uint32_t SlotTable::victim(const Class& c) const {
-  if (!c.scanned) {
-    for (uint32_t s = c.oldest; s != kNone; s = slots_[s].newer) {
-      if (may_go(slots_[s].piece)) return slots_[s].piece;
-    }
-    return kNone;
-  }
+uint32_t SlotTable::victim(Class& c) {
+  if (c.policy) return c.policy->victim([this](uint32_t piece) { return may_go(piece); });
   uint32_t farthest = kNone;
   for (uint32_t s = c.first; s < c.first + c.count; ++s) {
     const uint32_t piece = slots_[s].piece;
@@ -126,21 +145,6 @@ uint32_t SlotTable::victim(const Class& c) const {
     if (farthest == kNone || distance(piece) > distance(farthest)) farthest = piece;
   }
   return farthest;
-}
-
-void SlotTable::unlink(Class& c, uint32_t slot) {
-  Slot& s = slots_[slot];
-  (s.older == kNone ? c.oldest : slots_[s.older].newer) = s.newer;
-  (s.newer == kNone ? c.newest : slots_[s.newer].older) = s.older;
-  s.older = s.newer = kNone;
-}
-
-void SlotTable::link_newest(Class& c, uint32_t slot) {
-  Slot& s = slots_[slot];
-  s.older = c.newest;
-  s.newer = kNone;
-  (c.newest == kNone ? c.oldest : slots_[c.newest].newer) = slot;
-  c.newest = slot;
 }
 
 }  // namespace millrace::stream

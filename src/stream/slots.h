@@ -2,18 +2,17 @@
 // thread alone.
 //
 // Scanned pieces give up the one whose next use is farthest: the scan is known, so this is Belady's
-// choice. Experts and an untied embedding give up the one used longest ago.
+// choice. Of experts and an untied embedding a policy chooses.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "stream/policy.h"
 #include "stream/residency.h"
 
 namespace millrace::stream {
-
-inline constexpr uint32_t kNone = UINT32_MAX;
 
 enum class PieceState : uint8_t { kAbsent, kReading, kResident };
 
@@ -29,7 +28,8 @@ struct PieceEntry {
 
 class SlotTable {
  public:
-  SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena);
+  SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena,
+            PolicyKind policy = kDefaultPolicy);
 
   PieceEntry& operator[](uint32_t piece) { return entries_[piece]; }
   const PieceEntry& operator[](uint32_t piece) const { return entries_[piece]; }
@@ -70,20 +70,15 @@ class SlotTable {
     uint32_t count = 0;
     bool scanned = false;
     std::vector<uint32_t> free;
-    uint32_t oldest = kNone;  // list of slots by last use (random access classes)
-    uint32_t newest = kNone;
+    std::unique_ptr<Policy> policy;  // of random access classes
   };
   struct Slot {
     std::byte* data = nullptr;
     uint32_t piece = kNone;
-    uint32_t older = kNone;
-    uint32_t newer = kNone;
   };
 
-  uint32_t victim(const Class& c) const;
+  uint32_t victim(Class& c);
   bool may_go(uint32_t piece) const;
-  void unlink(Class& c, uint32_t slot);
-  void link_newest(Class& c, uint32_t slot);
 
   std::vector<uint32_t> class_of_;
   std::vector<uint64_t> piece_bytes_;

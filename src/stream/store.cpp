@@ -30,14 +30,14 @@ void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
 class Store : public PieceStore {
  public:
   Store(const format::PieceTable& table, ResidencyPlan plan, Ledger& ledger, Arena arena,
-        uint64_t io_bytes, unsigned io_threads, PieceReader& reader)
+        uint64_t io_bytes, const StoreOptions& options, PieceReader& reader)
       : table_(table),
         plan_(std::move(plan)),
         ledger_(ledger),
         arena_(std::move(arena)),
         io_bytes_(io_bytes),
-        most_ahead_(2 * io_threads),
-        slots_(table, plan_, arena_.data()) {
+        most_ahead_(2 * std::max(1u, options.io_threads)),
+        slots_(table, plan_, arena_.data(), options.policy) {
     uint32_t slot_count = 0;
     for (const SlotClass& c : plan_.classes) slot_count += c.pinned + c.shared;
     class_blocked_.resize(plan_.classes.size());
@@ -50,7 +50,7 @@ class Store : public PieceStore {
     fired_.reserve(256);
     pending_.reserve(256);
     ready_.reserve(256);
-    backend_ = make_pread_pool(reader, io_threads, slot_count);
+    backend_ = make_pread_pool(reader, std::max(1u, options.io_threads), slot_count);
   }
 
   ~Store() override {
@@ -397,7 +397,7 @@ Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTabl
     return tl::make_unexpected(std::move(arena.error()));
   }
   return std::make_unique<Store>(table, std::move(plan), ledger, std::move(*arena), io_bytes,
-                                 io_threads, reader);
+                                 options, reader);
 }
 
 }  // namespace millrace::stream

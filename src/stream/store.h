@@ -12,6 +12,7 @@
 
 #include "format/piece.h"
 #include "stream/ledger.h"
+#include "stream/policy.h"
 #include "stream/reader.h"
 #include "stream/residency.h"
 
@@ -29,6 +30,7 @@ struct StoreStats {
 struct StoreOptions {
   unsigned io_threads = 4;
   bool huge_pages = true;
+  PolicyKind policy = kDefaultPolicy;  // of experts and an untied embedding
 };
 
 class PieceStore {

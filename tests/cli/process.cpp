@@ -21,8 +21,8 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-[[noreturn]] void exec(const std::vector<std::string>& arguments) {
-  const std::string program = binary();
+// In the child. Must not throw: the child would go on as a second test program.
+[[noreturn]] void exec(const std::string& program, const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -82,6 +82,7 @@ std::string id_list(const nlohmann::json& ids) {
 }
 
 Outcome millrace(const std::vector<std::string>& arguments, const RunAs& as) {
+  const std::string program = binary();
   Pipe in, out, err;
   const auto start = Clock::now();
   const pid_t child = ::fork();
@@ -90,7 +91,7 @@ Outcome millrace(const std::vector<std::string>& arguments, const RunAs& as) {
     ::dup2(in.ends[0], STDIN_FILENO);
     ::dup2(out.ends[1], STDOUT_FILENO);
     ::dup2(err.ends[1], STDERR_FILENO);
-    exec(arguments);
+    exec(program, arguments);
   }
   in.close_end(0);
   out.close_end(1);
@@ -131,11 +132,12 @@ TempFolder::~TempFolder() {
 }
 
 TerminalSession::TerminalSession(const std::vector<std::string>& arguments) {
+  const std::string program = binary();
   child_ = ::forkpty(&terminal_, nullptr, nullptr, nullptr);
   if (child_ < 0) throw std::runtime_error("no terminal");
   if (child_ == 0) {
     ::setenv("TERM", "xterm", 1);
-    exec(arguments);
+    exec(program, arguments);
   }
 }
 

@@ -18,10 +18,11 @@ struct Rig {
   Rig(const Shape& shape, Demand wanted, unsigned io_threads = 2)
       : table(make_table(shape)), demand(wanted), reader(table), threads(io_threads) {}
 
-  void open(uint64_t budget) {
+  void open(uint64_t budget, PolicyKind policy = kDefaultPolicy) {
     auto planned = plan_residency(table, budget, demand);
     ASSERT_TRUE(planned) << planned.error().message;
-    auto made = PieceStore::create(table, std::move(*planned), reader, ledger, {threads, true});
+    auto made =
+        PieceStore::create(table, std::move(*planned), reader, ledger, {threads, true, policy});
     ASSERT_TRUE(made) << made.error().message;
     store = std::move(*made);
   }
@@ -209,9 +210,9 @@ TEST(Store, TiedEmbeddingIsLookedUpAndScanned) {
   rig.pass();
 }
 
-TEST(Store, ExpertsLeastRecentlyUsedGoFirst) {
+TEST(Store, ExpertsGoAsThePolicySays) {
   Rig rig({.layers = 1, .experts = 8}, {4, false});
-  rig.open(rig.smallest());
+  rig.open(rig.smallest(), PolicyKind::kLru);
   ASSERT_TRUE(rig.store->load_pinned({}));
   for (uint32_t e : {0, 1, 2, 3}) rig.fire(rig.experts(0, {e}));
   rig.fire(rig.experts(0, {0}));           // 1 is the oldest now

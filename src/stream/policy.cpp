@@ -1,0 +1,303 @@
+#include "stream/policy.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+namespace millrace::stream {
+namespace {
+
+constexpr std::array<PolicyName, 4> kNames = {{{PolicyKind::kLru, "lru"},
+                                               {PolicyKind::kLfu, "lfu"},
+                                               {PolicyKind::kS3Fifo, "s3-fifo"},
+                                               {PolicyKind::kNextUse, "next-use"}}};
+
+// Doubly linked lists of pieces in memory reserved once; a piece is in one list at most.
+class Links {
+ public:
+  struct List {
+    uint32_t oldest = kNone, newest = kNone, size = 0;
+  };
+  explicit Links(uint32_t pieces) : nodes_(pieces) {}
+
+  uint32_t newer(uint32_t piece) const { return nodes_[piece].newer; }
+  void push(List& list, uint32_t piece) {
+    nodes_[piece] = {list.newest, kNone};
+    (list.newest == kNone ? list.oldest : nodes_[list.newest].newer) = piece;
+    list.newest = piece;
+    ++list.size;
+  }
+  void remove(List& list, uint32_t piece) {
+    const Node node = nodes_[piece];
+    (node.older == kNone ? list.oldest : nodes_[node.older].newer) = node.newer;
+    (node.newer == kNone ? list.newest : nodes_[node.newer].older) = node.older;
+    --list.size;
+  }
+
+ private:
+  struct Node {
+    uint32_t older = kNone, newer = kNone;
+  };
+  std::vector<Node> nodes_;
+};
+
+class Lru : public Policy {
+ public:
+  explicit Lru(uint32_t pieces) : links_(pieces) {}
+  void admitted(uint32_t piece) override { links_.push(list_, piece); }
+  void used(uint32_t piece) override {
+    links_.remove(list_, piece);
+    links_.push(list_, piece);
+  }
+  void removed(uint32_t piece) override { links_.remove(list_, piece); }
+  uint32_t victim(const MayGo& may_go) override {
+    for (uint32_t p = list_.oldest; p != kNone; p = links_.newer(p))
+      if (may_go(p)) return p;
+    return kNone;
+  }
+
+ private:
+  Links links_;
+  Links::List list_;
+};
+
+// The resident pieces, to walk over.
+class ResidentSet {
+ public:
+  ResidentSet(uint32_t pieces, uint32_t slots) : at_(pieces, kNone) { list_.reserve(slots + 1); }
+  void add(uint32_t piece) {
+    at_[piece] = static_cast<uint32_t>(list_.size());
+    list_.push_back(piece);
+  }
+  void remove(uint32_t piece) {
+    const uint32_t last = list_.back();
+    list_[at_[piece]] = last;
+    at_[last] = at_[piece];
+    at_[piece] = kNone;
+    list_.pop_back();
+  }
+  std::span<const uint32_t> all() const { return list_; }
+
+ private:
+  std::vector<uint32_t> list_, at_;
+};
+
+// Uses, each counting half after `half_life` uses of anything. Counts outlive residency: what comes
+// back is known. Instead of shrinking all counts as time passes, new uses count for more.
+class DecayedCounts {
+ public:
+  DecayedCounts(uint32_t pieces, double half_life)
+      : counts_(pieces, 0.0), growth_(std::exp2(1.0 / half_life)) {}
+  void use(uint32_t piece) {
+    counts_[piece] += unit_;
+    unit_ *= growth_;
+    if (unit_ < 1e200) return;
+    for (double& count : counts_) count /= unit_;
+    unit_ = 1.0;
+  }
+  double of(uint32_t piece) const { return counts_[piece] / unit_; }
+
+ private:
+  std::vector<double> counts_;
+  double growth_, unit_ = 1.0;
+};
+
+// Tokens after which a use counts half: chosen by replaying recorded traces
+// (docs/experiments/expert-policies.md).
+constexpr double kHalfLife = 64;
+
+class Lfu : public Policy {
+ public:
+  Lfu(uint32_t pieces, uint32_t slots, double half_life)
+      : resident_(pieces, slots), counts_(pieces, half_life) {}
+  void admitted(uint32_t piece) override { resident_.add(piece); }
+  void used(uint32_t piece) override { counts_.use(piece); }
+  void removed(uint32_t piece) override { resident_.remove(piece); }
+  uint32_t victim(const MayGo& may_go) override {
+    uint32_t least = kNone;
+    double value = 0;
+    for (const uint32_t p : resident_.all()) {
+      const double v = counts_.of(p);
+      if (least != kNone && !(v < value || (v == value && p < least))) continue;
+      if (!may_go(p)) continue;
+      least = p;
+      value = v;
+    }
+    return least;
+  }
+
+ private:
+  ResidentSet resident_;
+  DecayedCounts counts_;
+};
+
+class S3Fifo : public Policy {
+ public:
+  S3Fifo(uint32_t pieces, uint32_t slots)
+      : links_(pieces),
+        state_(pieces),
+        most_small_(std::max(1u, slots / 10)),
+        most_ghosts_(slots) {}
+
+  void admitted(uint32_t piece) override {
+    State& s = state_[piece];
+    const bool known = s.where == Where::kGhost;
+    if (known) links_.remove(ghosts_, piece);
+    s = {known ? Where::kMain : Where::kSmall, 0, true};
+    links_.push(known ? main_ : small_, piece);
+  }
+  void used(uint32_t piece) override {
+    State& s = state_[piece];
+    if (!s.fresh) s.uses = static_cast<uint8_t>(std::min(s.uses + 1, 3));
+    s.fresh = false;
+  }
+  void removed(uint32_t piece) override {
+    State& s = state_[piece];
+    links_.remove(s.where == Where::kSmall ? small_ : main_, piece);
+    if (s.where != Where::kSmall || most_ghosts_ == 0) {
+      s.where = Where::kNowhere;
+      return;
+    }
+    if (ghosts_.size == most_ghosts_) {
+      const uint32_t oldest = ghosts_.oldest;
+      links_.remove(ghosts_, oldest);
+      state_[oldest].where = Where::kNowhere;
+    }
+    s.where = Where::kGhost;
+    links_.push(ghosts_, piece);
+  }
+  uint32_t victim(const MayGo& may_go) override {
+    // Each step takes a use from a piece or moves it on; a piece that may not go is skipped once.
+    for (uint32_t steps = 4 * (small_.size + main_.size) + 4; steps > 0; --steps) {
+      const bool from_small = small_.size >= most_small_ || main_.size == 0;
+      Links::List& list = from_small ? small_ : main_;
+      const uint32_t piece = list.oldest;
+      if (piece == kNone) return kNone;
+      State& s = state_[piece];
+      if (s.uses == 0 && may_go(piece)) return piece;
+      links_.remove(list, piece);
+      if (from_small && s.uses > 0) {
+        s = {Where::kMain, 0, false};
+        links_.push(main_, piece);
+      } else {
+        if (s.uses > 0) --s.uses;
+        links_.push(list, piece);
+      }
+    }
+    for (const Links::List* list : {&small_, &main_})
+      for (uint32_t p = list->oldest; p != kNone; p = links_.newer(p))
+        if (may_go(p)) return p;
+    return kNone;
+  }
+
+ private:
+  enum class Where : uint8_t { kNowhere, kSmall, kMain, kGhost };
+  struct State {
+    Where where = Where::kNowhere;
+    uint8_t uses = 0;
+    bool fresh = false;
+  };
+  Links links_;
+  std::vector<State> state_;
+  Links::List small_, main_, ghosts_;
+  uint32_t most_small_, most_ghosts_;
+};
+
+// Gives up the piece whose next use is expected last. Passes go through the layers in order, so a
+// piece that fires in a share p of the passes is used next, on average, after
+//   d + (1 - p) / p passes,
+// d being the part of a pass until its layer comes up again. p is a decayed average over passes. Where
+// p is near 1 for all (a text that keeps its experts) this is Belady's choice on a cyclic scan, where
+// LRU and LFU would give up just what comes next; where p is small it is LFU.
+class NextUse : public Policy {
+ public:
+  explicit NextUse(PolicyFacts facts)
+      : layer_of_(std::move(facts.layer_of)),
+        resident_(static_cast<uint32_t>(layer_of_.size()), facts.slots),
+        counts_(layer_of_.size(), 0.0) {
+    uint32_t last = 0;
+    for (const uint32_t layer : layer_of_) last = std::max(last, layer);
+    pass_share_ = 1.0 / (last + 1.0);
+  }
+  void admitted(uint32_t piece) override { resident_.add(piece); }
+  void used(uint32_t piece) override {
+    const uint32_t layer = layer_of_[piece];
+    if (layer < layer_) next_pass();
+    layer_ = layer;
+    counts_[piece] += unit_;
+  }
+  void removed(uint32_t piece) override { resident_.remove(piece); }
+  uint32_t victim(const MayGo& may_go) override {
+    uint32_t farthest = kNone;
+    double value = 0;
+    for (const uint32_t p : resident_.all()) {
+      const double v = until_next(p);
+      if (farthest != kNone && !(v > value || (v == value && p < farthest))) continue;
+      if (!may_go(p)) continue;
+      farthest = p;
+      value = v;
+    }
+    return farthest;
+  }
+
+ private:
+  void next_pass() {
+    unit_ *= kGrowth;
+    if (unit_ < 1e200) return;
+    for (double& count : counts_) count /= unit_;
+    unit_ = 1.0;
+  }
+  double until_next(uint32_t piece) const {
+    const uint32_t layer = layer_of_[piece];
+    const double ahead = (static_cast<double>(layer) - layer_) * pass_share_;
+    const double share = std::clamp(counts_[piece] / unit_ * (1.0 - 1.0 / kGrowth), 1e-9, 1.0);
+    return (ahead > 0 ? ahead : ahead + 1.0) + (1.0 - share) / share;
+  }
+
+  static inline const double kGrowth = std::exp2(1.0 / kHalfLife);
+  std::vector<uint32_t> layer_of_;
+  ResidentSet resident_;
+  std::vector<double> counts_;  // uses, those of a later pass counting for more
+  double unit_ = 1.0;           // what a use in this pass counts
+  double pass_share_ = 1.0;     // of one layer
+  uint32_t layer_ = 0;          // of the last use
+};
+
+}  // namespace
+
+std::span<const PolicyName> policy_names() { return kNames; }
+
+std::string_view name(PolicyKind kind) {
+  for (const PolicyName& entry : kNames)
+    if (entry.kind == kind) return entry.name;
+  return "?";
+}
+
+Expected<PolicyKind> find_policy(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const PolicyName& entry : kNames) {
+    if (entry.name == name) return entry.kind;
+    known.push_back(entry.name);
+  }
+  return fail(Code::kInvalid, "there is no policy '{}'; there are {}", name,
+              fmt::join(known, ", "));
+}
+
+std::unique_ptr<Policy> make_policy(PolicyKind kind, PolicyFacts facts) {
+  const auto pieces = static_cast<uint32_t>(facts.layer_of.size());
+  switch (kind) {
+    case PolicyKind::kLru:
+      return std::make_unique<Lru>(pieces);
+    case PolicyKind::kLfu:
+      return std::make_unique<Lfu>(pieces, facts.slots,
+                                   kHalfLife * std::max(1u, facts.used_per_pass));
+    case PolicyKind::kS3Fifo:
+      return std::make_unique<S3Fifo>(pieces, facts.slots);
+    case PolicyKind::kNextUse:
+      return std::make_unique<NextUse>(std::move(facts));
+  }
+  return nullptr;
+}
+
+}  // namespace millrace::stream
