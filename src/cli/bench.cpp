@@ -24,13 +24,13 @@ Tests: ppN is a prompt of N tokens, tgN is N tokens one by one, rows N is one pa
 logits, as speculation verifies a draft; its cost is against a pass over one row.
 
 --compare runs another engine's benchmark between ours and prints the ratio for each test that it
-reports too: JSON as llama-bench -o json prints it, a table with a cell "pp256", or lines "pp256 150.2".
-In CMD, {model}, {threads}, {prompt} and {gen} are replaced.
+reports too: JSON as llama-bench -o json prints it, a table with a cell "pp256", or lines such as
+"pp256 150.2". In CMD, {model}, {threads}, {prompt} and {gen} are replaced.
 
   millrace bench model.gguf
   millrace bench packed/ --memory 4G --prompt 256,1024 --gen 48 --depth 0,4096
   millrace bench model.gguf --rows 1,2,4,8,16,32
-  millrace bench model.gguf --compare 'llama-bench -m {model} -t {threads} -p {prompt} -n {gen} -o json')";
+  millrace bench model.gguf --compare 'llama-bench -m {model} -t {threads} -p {prompt} -n {gen}')";
 
 constexpr uint32_t kMostTokens = 1u << 20;
 constexpr uint32_t kRowsDepth = 64;     // of passes over several rows

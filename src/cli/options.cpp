@@ -87,9 +87,6 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
     add_number(app, "--context", options.context, 0u, kMostContext,
                "Most positions of prompt and answer together; 0: chosen to fit")
         ->group(kGroup);
-    app.add_option("--trace", options.trace, "Record which experts fire, for 'millrace replay'")
-        ->type_name("FILE")
-        ->group(kGroup);
   }
 }
 

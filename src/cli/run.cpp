@@ -105,7 +105,10 @@ int run(const Cli& cli, RunOptions options) {
     std::fputs("what was chosen on this machine:\n", stderr);
     std::fputs(choices_report(**engine).c_str(), stderr);
   }
-  return talk ? chat_session(cli, options, **engine) : run_once(cli, options, text, **engine);
+  const int code =
+      talk ? chat_session(cli, options, **engine) : run_once(cli, options, text, **engine);
+  if (auto traced = (*engine)->finish_trace(); !traced) return cli.report(traced.error());
+  return code;
 }
 
 void add_prompt_flags(CLI::App& app, RunOptions& options) {
@@ -181,6 +184,10 @@ void add_run(CLI::App& root, Cli& cli) {
   add_answer_flags(app, *options);
   add_engine_flags(app, options->engine);
   constexpr const char* kGroup = "Output";
+  app.add_option("--trace", options->engine.trace,
+                 "Record which experts fire, for 'millrace replay'")
+      ->type_name("FILE")
+      ->group(kGroup);
   app.add_flag("--metrics", options->metrics,
                "At the end: what was read, hit and held, and how fast")
       ->group(kGroup);

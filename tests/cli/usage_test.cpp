@@ -15,8 +15,9 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::vector<std::string> kCommands = {"run",    "pack",     "plan",  "doctor",  "verify",
-                                            "unpack", "tokenize", "check", "families"};
+const std::vector<std::string> kCommands = {"run",      "pack",   "plan",     "doctor",
+                                            "verify",   "unpack", "tokenize", "check",
+                                            "families", "bench",  "replay"};
 const char* const kModel = "models/tiny-moe-4bit";
 
 TEST(Usage, NoArgumentsPrintsHelpOnStandardError) {
@@ -111,6 +112,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Wrong{{"run", kModel, "--prompt-ids", "1", "--chat"}, "--prompt-ids"},
                     Wrong{{"run", kModel, "-p", "x", "-f", "y"}, "--prompt"},
                     Wrong{{"run", kModel, "-p", "x", "--system", "be brief"}, "--system"},
+                    Wrong{{"bench", kModel, "--rows", "0"}, "--rows"},
+                    Wrong{{"bench", kModel, "--prompt", "x"}, "--prompt"},
+                    Wrong{{"bench", kModel, "--json", "--markdown"}, "--markdown"},
+                    Wrong{{"run", kModel, "-p", "x", "--policy", "fifo"}, "--policy"},
+                    Wrong{{"replay", "trace.txt", "--policy", "lru,fifo"}, "--policy"},
+                    Wrong{{"replay", "trace.txt", "--resident", "5,0"}, "--resident"},
                     Wrong{{"-q", "-v", "families"}, "--quiet"}));
 
 TEST(Sizes, UnitsArePowersOf1024) {
