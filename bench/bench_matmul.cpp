@@ -4,12 +4,20 @@
 // The roof is a read-only sum over a buffer far larger than the caches, on the same threads,
 // measured in the same run. One product works on a set of matrices that together exceed the caches
 // (as decode does), unless there are many rows (prefill), where one matrix is enough.
+//
+//   --every_kernel   all that this processor can run, not only the one that would be chosen: what
+//                    orders the ladder and sets thresholds
+//   --threads=N      instead of one for each processor
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +28,6 @@
 
 namespace millrace::bench {
 namespace {
-
-using kernels::Activations;
 
 // Each thread reads four streams side by side: one alone does not fill the memory's queue.
 uint64_t read_all(const std::vector<uint64_t>& buffer, Threads& threads) {
@@ -65,8 +71,13 @@ std::map<std::string, double>& one_row() {
   return times;
 }
 
-void matmul(benchmark::State& state, const Case& c, Activations activations, uint32_t rows,
-            uint32_t outputs, uint32_t cols, Threads* threads) {
+// Ordinary shapes of a layer, and their rows: decode, verify, prefill.
+constexpr uint32_t kOutputs = 3072, kCols = 1024;
+constexpr uint32_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 256};
+
+void matmul(benchmark::State& state, const Case& c, const kernels::MatmulKernel& kernel,
+            uint32_t rows, Threads* threads) {
+  constexpr uint32_t outputs = kOutputs, cols = kCols;
   const WeightLayout layout = with_shape(c.layout, outputs, cols);
   const uint64_t bytes = format::packed_bytes(layout);
   const uint64_t copies = rows >= 16 ? 1 : std::max<uint64_t>(1, (96ull << 20) / bytes);
@@ -75,7 +86,6 @@ void matmul(benchmark::State& state, const Case& c, Activations activations, uin
   for (auto& w : weights) w.assign(first.data(), first.data() + bytes);
   const RandomRows x(rows, cols, 2);
   std::vector<float> out(uint64_t{rows} * outputs);
-  const kernels::MatmulKernel& kernel = kernels::select_matmul(layout, activations, Cpu::detect());
 
   std::vector<double> times;
   uint64_t next = 0;
@@ -102,7 +112,7 @@ void matmul(benchmark::State& state, const Case& c, Activations activations, uin
   // Other work on the machine only ever adds time: the fastest tenth is what the kernel does.
   const double best = times[times.size() / 10];
   const double speed = static_cast<double>(bytes) / best;
-  const std::string key = c.name + "/" + std::to_string(outputs) + "x" + std::to_string(cols);
+  const std::string key = c.name + "/" + kernel.name;
   if (rows == 1) one_row()[key] = best;
   state.SetLabel(std::string(kernel.name));
   state.counters["us"] = best * 1e6;
@@ -116,21 +126,42 @@ void matmul(benchmark::State& state, const Case& c, Activations activations, uin
 }  // namespace
 }  // namespace millrace::bench
 
+// Takes `flag` out of the arguments; its value, if it was there.
+std::optional<std::string> take_flag(int* argc, char** argv, const std::string& flag) {
+  for (int i = 1; i < *argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg != flag && !arg.starts_with(flag + "=")) continue;
+    std::copy(argv + i + 1, argv + *argc, argv + i);
+    --*argc;
+    return arg == flag ? "" : arg.substr(flag.size() + 1);
+  }
+  return std::nullopt;
+}
+
 int main(int argc, char** argv) {
   using namespace millrace;
-  Threads threads(Cpu::detect().logical);
+  const Cpu cpu = Cpu::detect();
+  const bool every = take_flag(&argc, argv, "--every_kernel").has_value();
+  const auto count = take_flag(&argc, argv, "--threads");
+  const unsigned wanted = count ? static_cast<unsigned>(std::atoi(count->c_str())) : cpu.logical;
+  if (wanted == 0) {
+    std::fprintf(stderr, "--threads: '%s' is no number of threads\n", count->c_str());
+    return 1;
+  }
+  Threads threads(wanted);
   benchmark::RegisterBenchmark("roof/read", bench::roof, &threads)->Iterations(20);
-  for (const bench::Case& c : bench::all_cases()) {
-    // Affine: the scales of MLX models, at their usual group.
-    if (c.layout.format == format::WeightFormat::kAffine &&
-        (c.layout.group != 64 || c.layout.scale_type != format::ScaleType::kBF16)) {
-      continue;
-    }
-    for (const uint32_t rows : {1u, 2u, 4u, 8u, 32u, 256u}) {
-      const std::string name = "matmul/" + c.name + "/rows:" + std::to_string(rows);
-      benchmark::RegisterBenchmark(name.c_str(), bench::matmul, c, kernels::Activations::kInt8,
-                                   rows, 3072u, 1024u, &threads)
-          ->Unit(benchmark::kMillisecond);
+  for (const bench::Case& c : bench::all_cases(bench::Scope::kOrdinary)) {
+    const auto int8 = kernels::Activations::kInt8;
+    const kernels::MatmulKernel* chosen = &kernels::select_matmul(c.layout, int8, cpu);
+    for (const kernels::MatmulKernel& kernel : kernels::matmul_kernels()) {
+      if (!kernel.supports(c.layout, int8, cpu) || (!every && &kernel != chosen)) continue;
+      if (every && kernel.isa == Isa::kScalar) continue;
+      for (const uint32_t rows : bench::kRowCounts) {
+        const std::string title =
+            fmt::format("matmul/{}/{}/rows:{}", c.name, name(kernel.isa), rows);
+        benchmark::RegisterBenchmark(title.c_str(), bench::matmul, c, kernel, rows, &threads)
+            ->Unit(benchmark::kMillisecond);
+      }
     }
   }
   benchmark::Initialize(&argc, argv);

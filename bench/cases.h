@@ -1,5 +1,5 @@
-// The one list of weight formats, and random packed weights and activations for them: shared by the
-// kernel tests and the benchmarks.
+// The one list of weight formats, and random packed weights and activations for them: what the kernel
+// tests, the benchmarks and the tuning of kernels run over.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,20 @@ inline Case affine_case(uint8_t bits, uint16_t group, ScaleType type) {
           layout};
 }
 
-inline std::vector<Case> all_cases() {
+enum class Scope {
+  kAll,       // every group and scale type of the affine formats
+  kEachOnce,  // every format and number of bits, every group and scale type with some of them
+  kOrdinary,  // every format and number of bits, affine as in most MLX models
+};
+
+inline bool in_scope(uint8_t bits, uint16_t group, ScaleType type, Scope scope) {
+  if (scope == Scope::kOrdinary) return group == 64 && type == ScaleType::kBF16;
+  // A Latin square of groups and types.
+  const int row = group == 32 ? 0 : group == 64 ? 1 : 2;
+  return scope == Scope::kAll || (row + static_cast<int>(type) + bits) % 3 == 0;
+}
+
+inline std::vector<Case> all_cases(Scope scope = Scope::kAll) {
   std::vector<Case> cases;
   for (int i = 0; i < format::kWeightFormats; ++i) {
     WeightLayout layout;
@@ -46,7 +59,7 @@ inline std::vector<Case> all_cases() {
   for (uint8_t bits : {2, 3, 4, 5, 6, 8}) {
     for (uint16_t group : {32, 64, 128}) {
       for (ScaleType type : {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16}) {
-        cases.push_back(affine_case(bits, group, type));
+        if (in_scope(bits, group, type, scope)) cases.push_back(affine_case(bits, group, type));
       }
     }
   }

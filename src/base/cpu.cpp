@@ -17,6 +17,22 @@
 namespace millrace {
 namespace {
 
+struct IsaEntry {
+  Isa isa;
+  std::string_view name;
+  bool Cpu::*flag;  // none: always there
+};
+// Of each processor family least first; a set needs those before it in its family.
+constexpr IsaEntry kSets[] = {
+    {Isa::kScalar, "scalar", nullptr},
+    {Isa::kAvx2, "avx2", &Cpu::avx2},
+    {Isa::kAvx512, "avx512", &Cpu::avx512},
+    {Isa::kAvx512Vnni, "avx512_vnni", &Cpu::avx512_vnni},
+    {Isa::kNeon, "neon", &Cpu::neon},
+    {Isa::kNeonDotprod, "neon_dotprod", &Cpu::neon_dotprod},
+    {Isa::kNeonI8mm, "neon_i8mm", &Cpu::neon_i8mm},
+};
+
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -151,11 +167,47 @@ Cpu Cpu::detect() {
 #elif defined(__aarch64__)
   constexpr unsigned long kAsimdDp = 1ul << 20;
   constexpr unsigned long kI8mm = 1ul << 13;
+  cpu.neon = true;
   cpu.neon_dotprod = (getauxval(AT_HWCAP) & kAsimdDp) != 0;
-  cpu.neon_i8mm = (getauxval(AT_HWCAP2) & kI8mm) != 0;
+  cpu.neon_i8mm = cpu.neon_dotprod && (getauxval(AT_HWCAP2) & kI8mm) != 0;
 #endif
   cpu.model = model_name();
   cpu.logical = logical_cpus();
+  return cpu;
+}
+
+std::string_view name(Isa isa) { return kSets[static_cast<size_t>(isa)].name; }
+
+bool Cpu::has(Isa isa) const {
+  const IsaEntry& entry = kSets[static_cast<size_t>(isa)];
+  return entry.flag == nullptr || this->*entry.flag;
+}
+
+std::vector<Isa> Cpu::sets() const {
+  std::vector<Isa> found;
+  for (const IsaEntry& entry : kSets) {
+    if (has(entry.isa)) found.push_back(entry.isa);
+  }
+  return found;
+}
+
+Expected<Cpu> Cpu::limited_to(std::string_view name) const {
+  std::string here;
+  const IsaEntry* most = nullptr;
+  for (const IsaEntry& entry : kSets) {
+    if (entry.name == name) most = &entry;
+    if (has(entry.isa)) here += fmt::format("{}{}", here.empty() ? "" : ", ", entry.name);
+  }
+  if (most == nullptr) {
+    return fail(Code::kInvalid, "no kernels are called '{}'; this processor runs {}", name, here);
+  }
+  if (!has(most->isa)) {
+    return fail(Code::kUnsupported, "this processor does not have {}; it runs {}", name, here);
+  }
+  Cpu cpu = *this;
+  for (const IsaEntry& entry : kSets) {
+    if (entry.isa > most->isa && entry.flag != nullptr) cpu.*entry.flag = false;
+  }
   return cpu;
 }
 

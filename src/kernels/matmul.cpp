@@ -1,7 +1,10 @@
 // The dispatch ladder of the matrix products.
 #include "kernels/matmul.h"
 
+#include <fmt/format.h>
+
 #include <cassert>
+#include <cctype>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
@@ -9,94 +12,218 @@
 namespace millrace::kernels {
 namespace {
 
+using format::WeightFormat;
+
 bool is_float(const format::WeightLayout& layout) { return format::code_bits(layout) == 0; }
 
-bool any_i8(const format::WeightLayout& layout, Activations activations, const Cpu&) {
-  return activations == Activations::kInt8 && !is_float(layout);
+// What a ladder is built over.
+struct Kind {
+  WeightFormat format;
+  uint8_t bits;  // affine
+};
+
+std::vector<Kind> all_kinds() {
+  std::vector<Kind> kinds;
+  for (int i = 0; i < format::kWeightFormats; ++i) {
+    const auto format = static_cast<WeightFormat>(i);
+    if (format != WeightFormat::kAffine) kinds.push_back({format, 0});
+  }
+  for (const uint8_t bits : {2, 3, 4, 5, 6, 8}) kinds.push_back({WeightFormat::kAffine, bits});
+  return kinds;
 }
-bool any_f32(const format::WeightLayout& layout, Activations activations, const Cpu&) {
-  return activations == Activations::kF32 || is_float(layout);
+
+// "q4_k_i8_avx2"
+std::string kernel_name(const Kind& kind, Activations activations, Isa isa) {
+  std::string weights(format::name(kind.format));
+  for (char& c : weights) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return fmt::format("{}{}_{}_{}", weights, kind.bits != 0 ? fmt::format("{}", kind.bits) : "",
+                     activations == Activations::kInt8 ? "i8" : "f32", name(isa));
+}
+
+class Ladder {
+ public:
+  // One rung for every kind that `find` has a function for.
+  template <class Find>
+  void add(Isa isa, Activations activations, Find find) {
+    for (const Kind& kind : kinds_) {
+      if (const MatmulFn run = find(kind)) {
+        list_.push_back(
+            {kernel_name(kind, activations, isa), isa, activations, kind.format, kind.bits, run});
+      }
+    }
+  }
+  void add_scalar(Activations activations, const char* name, MatmulFn run) {
+    list_.push_back({name, Isa::kScalar, activations, std::nullopt, 0, run});
+  }
+  std::vector<MatmulKernel> take() { return std::move(list_); }
+
+ private:
+  std::vector<Kind> kinds_ = all_kinds();
+  std::vector<MatmulKernel> list_;
+};
+
+// The int8 kernels of a set that keeps them in three files.
+using ByFormat = MatmulFn (*)(WeightFormat);
+using ByBits = MatmulFn (*)(uint8_t);
+[[maybe_unused]] auto int8_of(ByFormat block32, ByFormat kquants, ByBits affine) {
+  return [=](const Kind& kind) {
+    if (kind.format == WeightFormat::kAffine) return affine(kind.bits);
+    const MatmulFn run = block32(kind.format);
+    return run != nullptr ? run : kquants(kind.format);
+  };
+}
+[[maybe_unused]] auto of_format(ByFormat find) {
+  return [=](const Kind& kind) { return find(kind.format); };
 }
 
 #if defined(__x86_64__)
-using format::WeightFormat;
-
-template <WeightFormat F, uint8_t kBits, Activations A>
-bool on_avx2(const format::WeightLayout& layout, Activations activations, const Cpu& cpu) {
-  const bool fits = layout.format == F && (kBits == 0 || layout.bits == kBits);
-  return cpu.avx2 && fits && (activations == A || is_float(layout));
+MatmulFn avx2_affine_i8(uint8_t bits) {
+  switch (bits) {
+    case 2:
+      return avx2::affine2_i8;
+    case 3:
+      return avx2::affine3_i8;
+    case 4:
+      return avx2::affine4_i8;
+    case 5:
+      return avx2::affine5_i8;
+    case 6:
+      return avx2::affine6_i8;
+    default:
+      return avx2::affine8_i8;
+  }
 }
 
-// kBits: of the affine formats, else 0.
-template <WeightFormat F, uint8_t kBits>
-void add_avx2(std::vector<MatmulKernel>& list, std::string_view i8_name, MatmulFn i8,
-              std::string_view f32_name, MatmulFn f32) {
-  list.push_back({i8_name, on_avx2<F, kBits, Activations::kInt8>, i8});
-  list.push_back({f32_name, on_avx2<F, kBits, Activations::kF32>, f32});
+MatmulFn avx2_affine_f32(uint8_t bits) {
+  switch (bits) {
+    case 2:
+      return avx2::affine2_f32;
+    case 3:
+      return avx2::affine3_f32;
+    case 4:
+      return avx2::affine4_f32;
+    case 5:
+      return avx2::affine5_f32;
+    case 6:
+      return avx2::affine6_f32;
+    default:
+      return avx2::affine8_f32;
+  }
 }
 
-template <WeightFormat F>
-void add_avx2_float(std::vector<MatmulKernel>& list, std::string_view name, MatmulFn run) {
-  list.push_back({name, on_avx2<F, 0, Activations::kF32>, run});
+MatmulFn avx2_i8(const Kind& kind) {
+  switch (kind.format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+      return nullptr;
+    case WeightFormat::kQ4_0:
+      return avx2::q4_0_i8;
+    case WeightFormat::kQ4_1:
+      return avx2::q4_1_i8;
+    case WeightFormat::kQ5_0:
+      return avx2::q5_0_i8;
+    case WeightFormat::kQ5_1:
+      return avx2::q5_1_i8;
+    case WeightFormat::kQ8_0:
+      return avx2::q8_0_i8;
+    case WeightFormat::kQ2_K:
+      return avx2::q2_k_i8;
+    case WeightFormat::kQ3_K:
+      return avx2::q3_k_i8;
+    case WeightFormat::kQ4_K:
+      return avx2::q4_k_i8;
+    case WeightFormat::kQ5_K:
+      return avx2::q5_k_i8;
+    case WeightFormat::kQ6_K:
+      return avx2::q6_k_i8;
+    case WeightFormat::kIQ4_NL:
+      return avx2::iq4_nl_i8;
+    case WeightFormat::kIQ4_XS:
+      return avx2::iq4_xs_i8;
+    case WeightFormat::kMXFP4:
+      return avx2::mxfp4_i8;
+    case WeightFormat::kAffine:
+      return avx2_affine_i8(kind.bits);
+  }
+  return nullptr;
 }
 
-void add_avx2_kernels(std::vector<MatmulKernel>& list) {
-  add_avx2_float<WeightFormat::kF32>(list, "f32_avx2", avx2::f32_f32);
-  add_avx2_float<WeightFormat::kF16>(list, "f16_avx2", avx2::f16_f32);
-  add_avx2_float<WeightFormat::kBF16>(list, "bf16_avx2", avx2::bf16_f32);
-  add_avx2<WeightFormat::kQ4_0, 0>(list, "q4_0_i8_avx2", avx2::q4_0_i8, "q4_0_f32_avx2",
-                                   avx2::q4_0_f32);
-  add_avx2<WeightFormat::kQ4_1, 0>(list, "q4_1_i8_avx2", avx2::q4_1_i8, "q4_1_f32_avx2",
-                                   avx2::q4_1_f32);
-  add_avx2<WeightFormat::kQ5_0, 0>(list, "q5_0_i8_avx2", avx2::q5_0_i8, "q5_0_f32_avx2",
-                                   avx2::q5_0_f32);
-  add_avx2<WeightFormat::kQ5_1, 0>(list, "q5_1_i8_avx2", avx2::q5_1_i8, "q5_1_f32_avx2",
-                                   avx2::q5_1_f32);
-  add_avx2<WeightFormat::kQ8_0, 0>(list, "q8_0_i8_avx2", avx2::q8_0_i8, "q8_0_f32_avx2",
-                                   avx2::q8_0_f32);
-  add_avx2<WeightFormat::kIQ4_NL, 0>(list, "iq4_nl_i8_avx2", avx2::iq4_nl_i8, "iq4_nl_f32_avx2",
-                                     avx2::iq4_nl_f32);
-  add_avx2<WeightFormat::kMXFP4, 0>(list, "mxfp4_i8_avx2", avx2::mxfp4_i8, "mxfp4_f32_avx2",
-                                    avx2::mxfp4_f32);
-  add_avx2<WeightFormat::kQ2_K, 0>(list, "q2_k_i8_avx2", avx2::q2_k_i8, "q2_k_f32_avx2",
-                                   avx2::q2_k_f32);
-  add_avx2<WeightFormat::kQ3_K, 0>(list, "q3_k_i8_avx2", avx2::q3_k_i8, "q3_k_f32_avx2",
-                                   avx2::q3_k_f32);
-  add_avx2<WeightFormat::kQ4_K, 0>(list, "q4_k_i8_avx2", avx2::q4_k_i8, "q4_k_f32_avx2",
-                                   avx2::q4_k_f32);
-  add_avx2<WeightFormat::kQ5_K, 0>(list, "q5_k_i8_avx2", avx2::q5_k_i8, "q5_k_f32_avx2",
-                                   avx2::q5_k_f32);
-  add_avx2<WeightFormat::kQ6_K, 0>(list, "q6_k_i8_avx2", avx2::q6_k_i8, "q6_k_f32_avx2",
-                                   avx2::q6_k_f32);
-  add_avx2<WeightFormat::kIQ4_XS, 0>(list, "iq4_xs_i8_avx2", avx2::iq4_xs_i8, "iq4_xs_f32_avx2",
-                                     avx2::iq4_xs_f32);
-  add_avx2<WeightFormat::kAffine, 2>(list, "affine2_i8_avx2", avx2::affine2_i8, "affine2_f32_avx2",
-                                     avx2::affine2_f32);
-  add_avx2<WeightFormat::kAffine, 3>(list, "affine3_i8_avx2", avx2::affine3_i8, "affine3_f32_avx2",
-                                     avx2::affine3_f32);
-  add_avx2<WeightFormat::kAffine, 4>(list, "affine4_i8_avx2", avx2::affine4_i8, "affine4_f32_avx2",
-                                     avx2::affine4_f32);
-  add_avx2<WeightFormat::kAffine, 5>(list, "affine5_i8_avx2", avx2::affine5_i8, "affine5_f32_avx2",
-                                     avx2::affine5_f32);
-  add_avx2<WeightFormat::kAffine, 6>(list, "affine6_i8_avx2", avx2::affine6_i8, "affine6_f32_avx2",
-                                     avx2::affine6_f32);
-  add_avx2<WeightFormat::kAffine, 8>(list, "affine8_i8_avx2", avx2::affine8_i8, "affine8_f32_avx2",
-                                     avx2::affine8_f32);
+MatmulFn avx2_f32(const Kind& kind) {
+  switch (kind.format) {
+    case WeightFormat::kF32:
+      return avx2::f32_f32;
+    case WeightFormat::kF16:
+      return avx2::f16_f32;
+    case WeightFormat::kBF16:
+      return avx2::bf16_f32;
+    case WeightFormat::kQ4_0:
+      return avx2::q4_0_f32;
+    case WeightFormat::kQ4_1:
+      return avx2::q4_1_f32;
+    case WeightFormat::kQ5_0:
+      return avx2::q5_0_f32;
+    case WeightFormat::kQ5_1:
+      return avx2::q5_1_f32;
+    case WeightFormat::kQ8_0:
+      return avx2::q8_0_f32;
+    case WeightFormat::kQ2_K:
+      return avx2::q2_k_f32;
+    case WeightFormat::kQ3_K:
+      return avx2::q3_k_f32;
+    case WeightFormat::kQ4_K:
+      return avx2::q4_k_f32;
+    case WeightFormat::kQ5_K:
+      return avx2::q5_k_f32;
+    case WeightFormat::kQ6_K:
+      return avx2::q6_k_f32;
+    case WeightFormat::kIQ4_NL:
+      return avx2::iq4_nl_f32;
+    case WeightFormat::kIQ4_XS:
+      return avx2::iq4_xs_f32;
+    case WeightFormat::kMXFP4:
+      return avx2::mxfp4_f32;
+    case WeightFormat::kAffine:
+      return avx2_affine_f32(kind.bits);
+  }
+  return nullptr;
 }
 #endif
+
+std::vector<MatmulKernel> build_ladder() {
+  Ladder ladder;
+#if defined(__x86_64__)
+  ladder.add(Isa::kAvx512Vnni, Activations::kInt8,
+             int8_of(avx512_vnni::block32_i8, avx512_vnni::kquants_i8, avx512_vnni::affine_i8));
+  ladder.add(Isa::kAvx512, Activations::kF32, of_format(avx512::floats_f32));
+  ladder.add(Isa::kAvx2, Activations::kInt8, avx2_i8);
+  ladder.add(Isa::kAvx2, Activations::kF32, avx2_f32);
+#elif defined(__aarch64__)
+  ladder.add(Isa::kNeonI8mm, Activations::kInt8,
+             int8_of(neon_i8mm::block32_i8, neon_i8mm::kquants_i8, neon_i8mm::affine_i8));
+  ladder.add(Isa::kNeonDotprod, Activations::kInt8,
+             int8_of(neon_dotprod::block32_i8, neon_dotprod::kquants_i8, neon_dotprod::affine_i8));
+  ladder.add(Isa::kNeon, Activations::kInt8,
+             int8_of(neon::block32_i8, neon::kquants_i8, neon::affine_i8));
+  ladder.add(Isa::kNeon, Activations::kF32, of_format(neon::floats_f32));
+  ladder.add(Isa::kNeon, Activations::kF32,
+             [](const Kind& kind) { return neon::quant_f32(kind.format, kind.bits); });
+#endif
+  ladder.add_scalar(Activations::kInt8, "i8_scalar", scalar::matmul_i8);
+  ladder.add_scalar(Activations::kF32, "f32_scalar", scalar::matmul_f32);
+  return ladder.take();
+}
 
 }  // namespace
 
+bool MatmulKernel::fits(const format::WeightLayout& layout, Activations wanted) const {
+  if (is_float(layout)) wanted = Activations::kF32;
+  if (activations != wanted) return false;
+  return !format || (*format == layout.format && (bits == 0 || bits == layout.bits));
+}
+
 const std::vector<MatmulKernel>& matmul_kernels() {
-  static const std::vector<MatmulKernel> kernels = [] {
-    std::vector<MatmulKernel> list;
-#if defined(__x86_64__)
-    add_avx2_kernels(list);
-#endif
-    list.push_back({"i8_scalar", any_i8, scalar::matmul_i8});
-    list.push_back({"f32_scalar", any_f32, scalar::matmul_f32});
-    return list;
-  }();
+  static const std::vector<MatmulKernel> kernels = build_ladder();
   return kernels;
 }
 
@@ -108,6 +235,20 @@ const MatmulKernel& select_matmul(const format::WeightLayout& layout, Activation
   }
   assert(false && "the scalar kernels support everything");
   return kernels.back();
+}
+
+std::string rungs_not_taken(const format::WeightLayout& layout, Activations activations,
+                            const Cpu& cpu, const Cpu& machine) {
+  std::string missing, unused;
+  for (const MatmulKernel& kernel : matmul_kernels()) {
+    if (!kernel.fits(layout, activations)) continue;
+    if (cpu.has(kernel.isa)) break;
+    std::string& list = machine.has(kernel.isa) ? unused : missing;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", name(kernel.isa));
+  }
+  if (!missing.empty()) missing += ": not on this processor";
+  if (!unused.empty()) unused += ": not to be used";
+  return missing + (missing.empty() || unused.empty() ? "" : "; ") + unused;
 }
 
 void quantize_row(const float* x, uint32_t cols, int8_t* q, float* scale, int16_t* sum) {

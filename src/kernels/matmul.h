@@ -20,7 +20,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/cpu.h"
@@ -63,11 +64,21 @@ struct MatmulArgs {
 
 using MatmulFn = void (*)(const MatmulArgs&);
 
-// The dispatch ladder: entries are tried in order, the first that supports the call is taken.
+// A rung of the dispatch ladder. Rungs are tried in order, the first that supports the weight is
+// taken.
 struct MatmulKernel {
-  std::string_view name;  // "affine4_i8_avx2"
-  bool (*supports)(const format::WeightLayout&, Activations, const Cpu&);
-  MatmulFn run;
+  std::string name;  // "affine4_i8_avx2"
+  Isa isa = Isa::kScalar;
+  Activations activations = Activations::kF32;
+  std::optional<format::WeightFormat> format;  // none: any (the scalar kernels)
+  uint8_t bits = 0;                            // of the affine formats
+  MatmulFn run = nullptr;
+
+  // Whether it is for such a weight, on whatever processor. Float formats always use f32.
+  bool fits(const format::WeightLayout& layout, Activations wanted) const;
+  bool supports(const format::WeightLayout& layout, Activations wanted, const Cpu& cpu) const {
+    return cpu.has(isa) && fits(layout, wanted);
+  }
 };
 const std::vector<MatmulKernel>& matmul_kernels();
 
@@ -75,5 +86,10 @@ const std::vector<MatmulKernel>& matmul_kernels();
 // Float formats ignore `activations` (they always use f32).
 const MatmulKernel& select_matmul(const format::WeightLayout& layout, Activations activations,
                                   const Cpu& cpu);
+
+// The rungs above the one that `cpu` gets, and why they were not taken: they need what `machine`
+// has not, or what `cpu` was told not to use (a limited copy of `machine`).
+std::string rungs_not_taken(const format::WeightLayout& layout, Activations activations,
+                            const Cpu& cpu, const Cpu& machine);
 
 }  // namespace millrace::kernels

@@ -8,10 +8,23 @@
 
 namespace millrace::kernels {
 
-const Ops& select_ops([[maybe_unused]] const Cpu& cpu) {
+const std::vector<OpsRung>& ops_ladder() {
+  static const std::vector<OpsRung> ladder = {
 #if defined(__x86_64__)
-  if (cpu.avx2) return avx2::ops();
+    {Isa::kAvx512, &avx512::ops()},
+    {Isa::kAvx2, &avx2::ops()},
+#elif defined(__aarch64__)
+    {Isa::kNeon, &neon::ops()},
 #endif
+    {Isa::kScalar, &scalar_ops()},
+  };
+  return ladder;
+}
+
+const Ops& select_ops(const Cpu& cpu) {
+  for (const OpsRung& rung : ops_ladder()) {
+    if (cpu.has(rung.isa)) return *rung.ops;
+  }
   return scalar_ops();
 }
 

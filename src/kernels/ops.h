@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/cpu.h"
 #include "kernels/recurrent.h"
@@ -103,6 +104,12 @@ struct Ops {
   void (*ssm_step)(const SsmArgs&);
 };
 
+// The tables, best first; the first whose set the processor has is taken.
+struct OpsRung {
+  Isa isa;
+  const Ops* ops;
+};
+const std::vector<OpsRung>& ops_ladder();
 const Ops& select_ops(const Cpu& cpu);
 const Ops& scalar_ops();
 

@@ -115,5 +115,24 @@ TEST(Cpu, DetectsAtLeastOneProcessor) {
   EXPECT_TRUE(cpu.avx2 || !cpu.avx512);
 }
 
+TEST(Cpu, LimitedToASet) {
+  Cpu cpu;
+  cpu.avx2 = cpu.avx512 = cpu.avx512_vnni = true;
+  EXPECT_TRUE(cpu.has(Isa::kScalar));
+  EXPECT_TRUE(cpu.has(Isa::kAvx512Vnni));
+  EXPECT_FALSE(cpu.has(Isa::kNeon));
+  auto limited = cpu.limited_to("avx512");
+  ASSERT_TRUE(limited);
+  EXPECT_EQ(limited->sets(), (std::vector<Isa>{Isa::kScalar, Isa::kAvx2, Isa::kAvx512}));
+  EXPECT_EQ(cpu.limited_to("scalar")->sets(), std::vector<Isa>{Isa::kScalar});
+  auto lacking = cpu.limited_to("neon_i8mm");
+  ASSERT_FALSE(lacking);
+  EXPECT_EQ(lacking.error().message,
+            "this processor does not have neon_i8mm; it runs scalar, avx2, avx512, avx512_vnni");
+  auto unknown = cpu.limited_to("avx1024");
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("'avx1024'"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -11,6 +11,7 @@
 
 #include "base/numeric.h"
 #include "kernels/ops.h"
+#include "tests/kernels/every_ops.h"
 
 namespace millrace::kernels {
 namespace {
@@ -113,7 +114,10 @@ const Span kSpans[] = {{0, 1},    {0, 63},   {0, 64},  {0, 65},    {5, 6},   {60
                        {63, 128}, {64, 128}, {31, 33}, {100, 190}, {0, 200}, {127, 129},
                        {7, 40},   {40, 64},  {0, 33},  {96, 97},   {32, 64}, {1, 200}};
 
-TEST(Attention, ScalarBitsAndNearExact) {
+class AttentionOn : public EveryOps {};
+INSTANTIATE_TEST_SUITE_P(Kernels, AttentionOn, testing::ValuesIn(runnable_ops()), ops_name);
+
+TEST_P(AttentionOn, ScalarBitsAndNearExact) {
   const std::pair<uint32_t, uint32_t> dims[] = {{8, 8},     {12, 20}, {64, 64},
                                                 {128, 128}, {96, 72}, {192, 128}};
   for (const auto& [key_dim, value_dim] : dims) {
@@ -131,7 +135,7 @@ TEST(Attention, ScalarBitsAndNearExact) {
           AttentionArgs again = args;
           b.assign(value_dim, -9.0f);
           again.out = b.data();
-          select_ops(Cpu::detect()).attention(again);
+          tested_ops().attention(again);
           ASSERT_TRUE(same(a, b)) << key_dim << " " << span.begin << ".." << span.end;
           const auto exact = cache.exact(args);
           for (uint32_t d = 0; d < value_dim; ++d) ASSERT_NEAR(a[d], exact[d], 2e-5);
@@ -141,21 +145,21 @@ TEST(Attention, ScalarBitsAndNearExact) {
   }
 }
 
-TEST(Attention, NothingVisibleGivesZeros) {
+TEST_P(AttentionOn, NothingVisibleGivesZeros) {
   const Cache cache(KvType::kF16, 16, 16, 64, 1);
   const auto q = random_query(16, 2);
   std::vector<float> out;
-  for (const Ops* ops : {&scalar_ops(), &select_ops(Cpu::detect())}) {
+  for (const Ops* ops : {&scalar_ops(), &tested_ops()}) {
     ops->attention(cache.args(q, 9, 9, out));
     EXPECT_EQ(out, std::vector<float>(16, 0.0f));
   }
 }
 
 // The positions after `end` may be written or not, and hold anything.
-TEST(Attention, LaterPositionsDoNotMatter) {
+TEST_P(AttentionOn, LaterPositionsDoNotMatter) {
   const Cache whole(KvType::kF16, 64, 64, 200, 3), part(KvType::kF16, 64, 64, 70, 3);
   const auto q = random_query(64, 4);
-  for (const Ops* ops : {&scalar_ops(), &select_ops(Cpu::detect())}) {
+  for (const Ops* ops : {&scalar_ops(), &tested_ops()}) {
     for (const Span span : {Span{0, 70}, Span{3, 65}, Span{64, 70}}) {
       std::vector<float> a, b;
       ops->attention(whole.args(q, span.begin, span.end, a));
@@ -166,7 +170,7 @@ TEST(Attention, LaterPositionsDoNotMatter) {
 }
 
 // Any set of spans together gives each query the bits it gets alone.
-TEST(Attention, GroupHasTheBitsOfEachAlone) {
+TEST_P(AttentionOn, GroupHasTheBitsOfEachAlone) {
   std::mt19937 random(11);
   const std::pair<uint32_t, uint32_t> dims[] = {{8, 8}, {12, 20}, {64, 64}, {96, 72}};
   for (const auto& [key_dim, value_dim] : dims) {
@@ -189,7 +193,7 @@ TEST(Attention, GroupHasTheBitsOfEachAlone) {
           one.out = alone[i].data();
           scalar_ops().attention(one);
         }
-        for (const Ops* ops : {&scalar_ops(), &select_ops(Cpu::detect())}) {
+        for (const Ops* ops : {&scalar_ops(), &tested_ops()}) {
           for (auto& o : out) o.assign(value_dim, 9.0f);
           ops->attention_group(group.data(), count);
           for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(same(out[i], alone[i])) << trial;
@@ -199,11 +203,11 @@ TEST(Attention, GroupHasTheBitsOfEachAlone) {
   }
 }
 
-TEST(Attention, StoreKvSameBytes) {
+TEST_P(AttentionOn, StoreKvSameBytes) {
   for (const KvType type : {KvType::kF16, KvType::kF32}) {
     for (const uint32_t dim : {8u, 20u, 64u}) {
       std::vector<uint8_t> blocks[2];
-      const Ops* ops[2] = {&scalar_ops(), &select_ops(Cpu::detect())};
+      const Ops* ops[2] = {&scalar_ops(), &tested_ops()};
       for (size_t i = 0; i < 2; ++i) {
         blocks[i].assign(2 * kKvBlock * dim * 4, 0xee);
         for (uint32_t slot : {0u, 5u, 63u}) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -22,6 +23,9 @@ using bench::with_shape;
 using format::WeightLayout;
 
 constexpr float kUntouched = 12345.0f;
+
+// Under an emulator: every format on every kernel, but fewer shapes and numbers of rows.
+bool fewer_shapes() { return std::getenv("MILLRACE_FEWER_SHAPES") != nullptr; }
 
 std::vector<float> product(const MatmulKernel& kernel, const Weight& weight, const Rows& rows) {
   const uint32_t n = weight.layout.rows;
@@ -48,6 +52,7 @@ bool same(const float* a, const float* b, uint64_t n) {
 std::vector<uint32_t> cols_of(const WeightLayout& layout) {
   const uint32_t block = format::block_cols(layout);
   if (block == 1) return {1, 7, 32, 67, 256};
+  if (fewer_shapes()) return {block == 256 ? 512 : 3 * block};
   std::vector<uint32_t> all;
   for (uint32_t cols : {32u, 64u, 256u, 288u, 768u}) {
     if (cols % block == 0) all.push_back(cols);
@@ -84,6 +89,7 @@ void expect_scalar_bits(const WeightLayout& layout, Scales scales, bool saturate
     const std::vector<float> expected = product(scalar, weight.weight(), rows.rows());
     const uint64_t stride = layout.rows + 3;
     for (uint32_t count = 1; count <= kMost; ++count) {
+      if (fewer_shapes() && count > 5 && count != 16 && count < kMost) continue;
       const uint32_t begin = (kMost - count) / 2;
       const std::vector<float> got = product(kernel, weight.weight(), rows.rows(begin, count));
       ASSERT_TRUE(same(got.data(), expected.data() + begin * stride, count * stride))
@@ -102,14 +108,16 @@ TEST_P(EveryFormat, BitsOfScalarAtInnerEdges) {
 TEST_P(EveryFormat, BitsOfScalarAtOutputEdges) {
   const uint32_t cols = std::max(format::block_cols(GetParam().layout), 32u);
   for (uint32_t rows = 1; rows <= 17; ++rows) {
+    if (fewer_shapes() && rows != 3 && rows != 9) continue;
     expect_scalar_bits(with_shape(GetParam().layout, rows, cols), Scales::kOrdinary, false, rows);
   }
+  if (fewer_shapes()) return;
   expect_scalar_bits(with_shape(GetParam().layout, 69, cols), Scales::kOrdinary, false, 3);
 }
 
 TEST_P(EveryFormat, BitsOfScalarAtExtremes) {
   const uint32_t cols = std::max(format::block_cols(GetParam().layout), 128u);
-  for (uint64_t seed = 0; seed < 4; ++seed) {
+  for (uint64_t seed = 0; seed < (fewer_shapes() ? 2 : 4); ++seed) {
     expect_scalar_bits(with_shape(GetParam().layout, 24, 2 * cols), Scales::kExtreme, seed % 2 == 0,
                        seed);
     expect_scalar_bits(with_shape(GetParam().layout, 24, cols), Scales::kOrdinary, true, seed);
@@ -165,17 +173,29 @@ TEST_P(EveryFormat, ScalarIsNearTheExactProduct) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Matmul, EveryFormat, testing::ValuesIn(bench::all_cases()),
+INSTANTIATE_TEST_SUITE_P(Matmul, EveryFormat,
+                         testing::ValuesIn(bench::all_cases(fewer_shapes() ? bench::Scope::kEachOnce
+                                                                           : bench::Scope::kAll)),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(Matmul, LadderNeverEndsEmpty) {
+  const Cpu cpu = Cpu::detect();
   for (const bench::Case& c : bench::all_cases()) {
     for (const Activations a : {Activations::kInt8, Activations::kF32}) {
       EXPECT_NE(select_matmul(c.layout, a, Cpu::scalar()).run, nullptr);
       EXPECT_TRUE(select_matmul(c.layout, a, Cpu::scalar()).name.ends_with("_scalar"));
-      if (Cpu::detect().avx2) {
-        EXPECT_TRUE(select_matmul(c.layout, a, Cpu::detect()).name.ends_with("_avx2"));
-      }
+      EXPECT_EQ(rungs_not_taken(c.layout, a, cpu, cpu).find("not to be used"), std::string::npos);
+      // Every SIMD processor has a kernel of its own for every format.
+      const bool simd = cpu.avx2 || cpu.neon;
+      EXPECT_EQ(select_matmul(c.layout, a, cpu).isa != Isa::kScalar, simd);
+      if (!cpu.avx2) continue;
+      auto avx2 = cpu.limited_to("avx2");
+      ASSERT_TRUE(avx2);
+      EXPECT_TRUE(select_matmul(c.layout, a, *avx2).name.ends_with("_avx2"));
+      EXPECT_NE(rungs_not_taken(c.layout, a, Cpu::scalar(), cpu).find("avx2: not to be used"),
+                std::string::npos);
+      EXPECT_NE(rungs_not_taken(c.layout, a, Cpu::scalar(), Cpu::scalar()).find("avx2: not on"),
+                std::string::npos);
     }
   }
 }
@@ -216,8 +236,9 @@ void expect_quantized(const Ops& ops) {
 }
 
 TEST(Quantize, CodesScalesAndSums) {
-  expect_quantized(scalar_ops());
-  expect_quantized(select_ops(Cpu::detect()));
+  for (const OpsRung& rung : ops_ladder()) {
+    if (Cpu::detect().has(rung.isa)) expect_quantized(*rung.ops);
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/numeric.h"
+#include "tests/kernels/every_ops.h"
 
 namespace millrace::kernels {
 namespace {
@@ -36,24 +37,34 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size();
 }
 
-const Ops& best_ops() {
-  static const Ops& ops = select_ops(Cpu::detect());
-  return ops;
-}
-
-// Runs `f(ops)` on the scalar and on the best operations and compares what it returns.
+// Runs `f(ops)` on the scalar and on the tested operations and compares what it returns.
 void expect_same(const char* what, const std::function<std::vector<float>(const Ops&)>& f) {
-  EXPECT_TRUE(same(f(scalar_ops()), f(best_ops()))) << what;
+  EXPECT_TRUE(same(f(scalar_ops()), f(tested_ops()))) << what;
 }
 
 const uint32_t kLengths[] = {1, 2, 7, 8, 9, 15, 16, 17, 24, 31, 33, 64, 100, 576};
 
+class OpsOn : public EveryOps {};
+INSTANTIATE_TEST_SUITE_P(Kernels, OpsOn, testing::ValuesIn(runnable_ops()), ops_name);
+
 TEST(Ops, SelectsByProcessor) {
   EXPECT_STREQ(select_ops(Cpu::scalar()).name, "scalar");
-  EXPECT_STREQ(best_ops().name, Cpu::detect().avx2 ? "avx2" : "scalar");
+  const Cpu cpu = Cpu::detect();
+  for (const Isa isa : cpu.sets()) {
+    auto limited = cpu.limited_to(name(isa));
+    ASSERT_TRUE(limited) << limited.error().message;
+    // The best table of the sets up to this one.
+    const std::string_view chosen = select_ops(*limited).name;
+    bool better_left = false;
+    for (const OpsRung& rung : ops_ladder()) {
+      if (rung.ops->name == chosen) break;
+      better_left |= limited->has(rung.isa);
+    }
+    EXPECT_FALSE(better_left) << name(isa);
+  }
 }
 
-TEST(Ops, NormsSameBitsAndNearDouble) {
+TEST_P(OpsOn, NormsSameBitsAndNearDouble) {
   for (const uint32_t n : kLengths) {
     const auto x = random_floats(n, 3.0f, n), w = random_floats(n, 1.0f, n + 1),
                b = random_floats(n, 1.0f, n + 2);
@@ -70,7 +81,7 @@ TEST(Ops, NormsSameBitsAndNearDouble) {
     for (const float v : x) squares += double{v} * v;
     for (const float v : x) total += v;
     const double inverse = 1.0 / std::sqrt(squares / n + 1e-6);
-    const auto y = rms(best_ops(), w.data(), true);
+    const auto y = rms(tested_ops(), w.data(), true);
     for (uint32_t i = 0; i < n; ++i) {
       const double exact = x[i] * inverse * (1.0 + w[i]);
       EXPECT_NEAR(y[i], exact, 1e-6 * (1.0 + std::fabs(exact)));
@@ -90,7 +101,7 @@ TEST(Ops, NormsSameBitsAndNearDouble) {
     const double mean = total / n;
     double variance = 0.0;
     for (const float v : x) variance += (v - mean) * (v - mean) / n;
-    const auto z = layer(best_ops());
+    const auto z = layer(tested_ops());
     for (uint32_t i = 0; i < n; ++i) {
       const double exact = (x[i] - mean) / std::sqrt(variance + 1e-5) * w[i] + b[i];
       EXPECT_NEAR(z[i], exact, 3e-5 * (1.0 + std::fabs(exact))) << n;
@@ -98,7 +109,7 @@ TEST(Ops, NormsSameBitsAndNearDouble) {
   }
 }
 
-TEST(Ops, ElementwiseSameBits) {
+TEST_P(OpsOn, ElementwiseSameBits) {
   for (const uint32_t n : kLengths) {
     const auto x = random_floats(n, 4.0f, n), y = random_floats(n, 4.0f, n + 1);
     expect_same("add", [&](const Ops& ops) {
@@ -155,13 +166,13 @@ TEST(Ops, ElementwiseSameBits) {
   }
 }
 
-TEST(Ops, QuantizeRowSameBits) {
+TEST_P(OpsOn, QuantizeRowSameBits) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const auto x = random_floats(96, seed % 3 == 0 ? 1e-3f : 50.0f, seed);
     std::vector<int8_t> q[2] = {std::vector<int8_t>(96), std::vector<int8_t>(96)};
     std::vector<float> scale[2] = {std::vector<float>(3), std::vector<float>(3)};
     std::vector<int16_t> sum[2] = {std::vector<int16_t>(6), std::vector<int16_t>(6)};
-    const Ops* ops[2] = {&scalar_ops(), &best_ops()};
+    const Ops* ops[2] = {&scalar_ops(), &tested_ops()};
     for (size_t i = 0; i < 2; ++i) {
       ops[i]->quantize_row(x.data(), 96, q[i].data(), scale[i].data(), sum[i].data());
     }
@@ -193,7 +204,7 @@ double worst_ulps(const Function& f, double (*exact)(double), float low, float h
     x[i] = low + (high - low) * (static_cast<float>(i) / static_cast<float>(kCount - 1));
   }
   f(scalar_ops(), x.data(), kCount, a.data());
-  f(best_ops(), x.data(), kCount, b.data());
+  f(tested_ops(), x.data(), kCount, b.data());
   EXPECT_TRUE(same(a, b));
   double worst = 0.0;
   for (uint32_t i = 0; i < kCount; ++i) worst = std::max(worst, ulps(a[i], exact(double{x[i]})));
@@ -205,7 +216,7 @@ double exact_silu(double x) { return x * exact_sigmoid(x); }
 
 // exp is seen through softmax of (0, x): e^x / (e^x + 1) hides it, so take sigmoid's building stone
 // from the unnormalised side: softmax over pairs is not enough, attention weights are exp(s - max).
-TEST(Ops, FunctionsNearLibm) {
+TEST_P(OpsOn, FunctionsNearLibm) {
   const Function sigmoid = [](const Ops& ops, const float* x, uint32_t n, float* y) {
     ops.sigmoid(x, n, y);
   };
@@ -228,18 +239,18 @@ TEST(Ops, FunctionsNearLibm) {
   EXPECT_LE(tanh_error, 1.5);
 }
 
-TEST(Ops, GelusNearLibm) {
+TEST_P(OpsOn, GelusNearLibm) {
   double worst_tanh = 0.0, worst_erf = 0.0;
   for (int i = -100000; i <= 100000; ++i) {
     const float x = static_cast<float>(i) * 1e-4f;
     float y = 0.0f;
-    best_ops().activate(Activation::kGeluTanh, &x, 1, &y);
+    tested_ops().activate(Activation::kGeluTanh, &x, 1, &y);
     const double d = x;
     worst_tanh = std::max(
         worst_tanh,
         std::fabs(y -
                   0.5 * d * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (d + 0.044715 * d * d * d)))));
-    best_ops().activate(Activation::kGeluErf, &x, 1, &y);
+    tested_ops().activate(Activation::kGeluErf, &x, 1, &y);
     worst_erf = std::max(worst_erf, std::fabs(y - 0.5 * d * std::erfc(-d / std::sqrt(2.0))));
   }
   // Measured: 5.2e-7 and 4.5e-7, at |x| near 10 (half an ulp there is 4.8e-7).
@@ -249,11 +260,11 @@ TEST(Ops, GelusNearLibm) {
 
 // exp through a softmax whose other term vanishes beside it: exp(x - max) of a single pair, read
 // back from the ratio of two weights in double.
-TEST(Ops, SoftmaxNearLibm) {
+TEST_P(OpsOn, SoftmaxNearLibm) {
   std::vector<float> x = random_floats(1000, 5.0f, 1);
   x[17] = -kInf;
   auto y = x;
-  best_ops().softmax(y.data(), 1000);
+  tested_ops().softmax(y.data(), 1000);
   const double most = *std::max_element(x.begin(), x.end());
   double total = 0.0;
   for (const float v : x) total += std::exp(double{v} - most);
@@ -264,8 +275,8 @@ TEST(Ops, SoftmaxNearLibm) {
   }
 }
 
-TEST(Ops, SpecialValues) {
-  for (const Ops* ops : {&scalar_ops(), &best_ops()}) {
+TEST_P(OpsOn, SpecialValues) {
+  for (const Ops* ops : {&scalar_ops(), &tested_ops()}) {
     const float x[] = {kInf, -kInf, std::nanf(""), 0.0f, -0.0f, 1e30f, -1e30f, 100.0f, -104.5f};
     float y[9];
     ops->sigmoid(x, 9, y);
@@ -285,13 +296,13 @@ TEST(Ops, SpecialValues) {
   }
 }
 
-TEST(Ops, RopeTableIsTheRoundedValue) {
+TEST_P(OpsOn, RopeTableIsTheRoundedValue) {
   std::vector<float> inv_freq;
   for (int j = 0; j < 64; ++j) inv_freq.push_back(static_cast<float>(std::pow(1e6, -j / 64.0)));
   double worst = 0.0;
   for (const float position : {0.0f, 1.0f, 2.0f, 100.0f, 4097.0f, 131071.0f, 1048575.0f, -3.0f}) {
     std::vector<float> cos[2], sin[2];
-    const Ops* ops[2] = {&scalar_ops(), &best_ops()};
+    const Ops* ops[2] = {&scalar_ops(), &tested_ops()};
     for (size_t i = 0; i < 2; ++i) {
       cos[i].resize(64);
       sin[i].resize(64);
@@ -308,7 +319,7 @@ TEST(Ops, RopeTableIsTheRoundedValue) {
   EXPECT_LE(worst, 0.501);  // correctly rounded but for ties
 }
 
-TEST(Ops, RopeRotates) {
+TEST_P(OpsOn, RopeRotates) {
   for (const uint32_t dims : {2u, 8u, 16u, 20u, 64u, 128u}) {
     const auto x = random_floats(dims, 1.0f, dims);
     std::vector<float> cos(dims / 2), sin(dims / 2);
@@ -323,7 +334,7 @@ TEST(Ops, RopeRotates) {
         return y;
       };
       expect_same("rope", rotated);
-      const auto y = rotated(best_ops());
+      const auto y = rotated(tested_ops());
       for (uint32_t j = 0; j < dims / 2; ++j) {
         const uint32_t a = interleaved ? 2 * j : j, b = interleaved ? a + 1 : j + dims / 2;
         EXPECT_NEAR(y[a], x[a] * cos[j] - x[b] * sin[j], 1e-6);

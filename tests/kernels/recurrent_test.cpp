@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "tests/kernels/every_ops.h"
 
 namespace millrace::kernels {
 namespace {
@@ -35,12 +36,10 @@ Floats joined(const Floats& a, const Floats& b) {
   return all;
 }
 
-const Ops& best_ops() {
-  static const Ops& ops = select_ops(Cpu::detect());
-  return ops;
-}
+class RecurrentOn : public EveryOps {};
+INSTANTIATE_TEST_SUITE_P(Kernels, RecurrentOn, testing::ValuesIn(runnable_ops()), ops_name);
 
-TEST(Recurrent, Multiply) {
+TEST_P(RecurrentOn, Multiply) {
   for (const uint32_t n : {1u, 7u, 8u, 19u, 64u}) {
     const Floats x = random_floats(n, 1.0f, n), y = random_floats(n, 1.0f, n + 1);
     const auto run = [&](const Ops& ops) {
@@ -48,12 +47,12 @@ TEST(Recurrent, Multiply) {
       ops.multiply(x.data(), y.data(), n, out.data());
       return out;
     };
-    EXPECT_TRUE(same(run(scalar_ops()), run(best_ops())));
-    EXPECT_EQ(run(best_ops())[n - 1], x[n - 1] * y[n - 1]);
+    EXPECT_TRUE(same(run(scalar_ops()), run(tested_ops())));
+    EXPECT_EQ(run(tested_ops())[n - 1], x[n - 1] * y[n - 1]);
   }
 }
 
-TEST(Recurrent, TimeSteps) {
+TEST_P(RecurrentOn, TimeSteps) {
   for (const uint32_t n : {1u, 4u, 8u, 13u, 64u, 3000u}) {
     Floats x = random_floats(n, 12.0f, n);
     const Floats bias = random_floats(n, 3.0f, n + 1), rate = random_floats(n, 1.0f, n + 2);
@@ -69,7 +68,7 @@ TEST(Recurrent, TimeSteps) {
         ops.time_steps(args);
         return joined(dt, decay);
       };
-      const Floats got = run(best_ops());
+      const Floats got = run(tested_ops());
       EXPECT_TRUE(same(run(scalar_ops()), got));
       for (uint32_t i = 0; i < n; ++i) {
         const double dt =
@@ -84,7 +83,7 @@ TEST(Recurrent, TimeSteps) {
   }
 }
 
-TEST(Recurrent, CausalConvolution) {
+TEST_P(RecurrentOn, CausalConvolution) {
   for (const uint32_t channels : {1u, 8u, 13u, 40u}) {
     for (const uint32_t kernel : {1u, 2u, 3u, 4u}) {
       for (const bool silu : {false, true}) {
@@ -107,9 +106,9 @@ TEST(Recurrent, CausalConvolution) {
           }
           return joined(out, tail);
         };
-        const Floats got = run(best_ops(), channels);
+        const Floats got = run(tested_ops(), channels);
         EXPECT_TRUE(same(run(scalar_ops(), channels), got));
-        EXPECT_TRUE(same(run(best_ops(), 1), got));
+        EXPECT_TRUE(same(run(tested_ops(), 1), got));
         for (uint32_t t = 0; t < kTokens; ++t) {
           for (uint32_t c = 0; c < channels; ++c) {
             double sum = bias[c];
@@ -126,7 +125,7 @@ TEST(Recurrent, CausalConvolution) {
   }
 }
 
-TEST(Recurrent, DeltaRule) {
+TEST_P(RecurrentOn, DeltaRule) {
   for (const uint32_t keys : {1u, 8u, 16u}) {
     for (const uint32_t values : {1u, 8u, 13u, 32u, 61u}) {
       const Floats q = random_floats(keys, 0.3f, 1), k = random_floats(keys, 0.3f, 2),
@@ -140,7 +139,7 @@ TEST(Recurrent, DeltaRule) {
         ops.delta_step(args);
         return joined(out, state);
       };
-      const Floats got = run(best_ops());
+      const Floats got = run(tested_ops());
       EXPECT_TRUE(same(run(scalar_ops()), got));
       for (uint32_t j = 0; j < values; ++j) {
         double memory = 0, y = 0;
@@ -157,7 +156,7 @@ TEST(Recurrent, DeltaRule) {
   }
 }
 
-TEST(Recurrent, StateSpaceStep) {
+TEST_P(RecurrentOn, StateSpaceStep) {
   for (const uint32_t states : {1u, 16u, 33u}) {
     for (const uint32_t dim : {1u, 8u, 13u, 32u, 61u}) {
       const Floats x = random_floats(dim, 1.0f, 1), b = random_floats(states, 1.0f, 2),
@@ -171,7 +170,7 @@ TEST(Recurrent, StateSpaceStep) {
         ops.ssm_step(args);
         return joined(out, state);
       };
-      const Floats got = run(best_ops());
+      const Floats got = run(tested_ops());
       EXPECT_TRUE(same(run(scalar_ops()), got));
       for (uint32_t j = 0; j < dim; ++j) {
         double y = 0.5 * x[j];

@@ -1,4 +1,4 @@
-// The functions behind the matmul ladder (kernels/matmul.cpp), by instruction set.
+// The functions behind the ladders (kernels/matmul.cpp, ops.cpp), by instruction set.
 #pragma once
 
 #include "kernels/matmul.h"
@@ -56,5 +56,40 @@ void affine6_f32(const MatmulArgs& args);
 void affine8_i8(const MatmulArgs& args);
 void affine8_f32(const MatmulArgs& args);
 }  // namespace avx2
+
+// In the sets below a function gives its file's kernels by format (affine: by bits); null for what
+// is not in it.
+
+namespace avx512 {
+const Ops& ops();
+MatmulFn floats_f32(format::WeightFormat format);
+}  // namespace avx512
+
+namespace avx512_vnni {
+MatmulFn block32_i8(format::WeightFormat format);
+MatmulFn kquants_i8(format::WeightFormat format);
+MatmulFn affine_i8(uint8_t bits);
+}  // namespace avx512_vnni
+
+namespace neon {
+const Ops& ops();
+MatmulFn floats_f32(format::WeightFormat format);
+MatmulFn quant_f32(format::WeightFormat format, uint8_t bits);
+MatmulFn block32_i8(format::WeightFormat format);
+MatmulFn kquants_i8(format::WeightFormat format);
+MatmulFn affine_i8(uint8_t bits);
+}  // namespace neon
+
+namespace neon_dotprod {
+MatmulFn block32_i8(format::WeightFormat format);
+MatmulFn kquants_i8(format::WeightFormat format);
+MatmulFn affine_i8(uint8_t bits);
+}  // namespace neon_dotprod
+
+namespace neon_i8mm {
+MatmulFn block32_i8(format::WeightFormat format);
+MatmulFn kquants_i8(format::WeightFormat format);
+MatmulFn affine_i8(uint8_t bits);
+}  // namespace neon_i8mm
 
 }  // namespace millrace::kernels
