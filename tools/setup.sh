@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a task needs on Debian or Ubuntu. Fast and silent when all of it is there.
-#   tools/setup.sh build|lint|test
+#   tools/setup.sh build|lint|test|arm64
 set -euo pipefail
 
 task=${1:-build}
@@ -12,6 +12,8 @@ build_packages=(g++ cmake ninja-build ccache git ca-certificates pkg-config pyth
 lint_packages=(clang-format clang-tidy)
 # Debian keeps the sanitizer and fuzzer runtimes of its default clang in a package of its own.
 test_packages=(clang)
+# A cross build, and an emulator to run it.
+arm64_packages=(g++-aarch64-linux-gnu qemu-user googletest)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -94,7 +96,7 @@ check_node() {
 
 if ! command -v dpkg-query >/dev/null; then
   say "this is neither Debian nor Ubuntu; the names of the packages there are:"
-  printf '  %s\n' "${build_packages[*]} ${lint_packages[*]} ${test_packages[*]}" >&2
+  printf '  %s\n' "${build_packages[*]} ${lint_packages[*]} ${test_packages[*]} ${arm64_packages[*]}" >&2
   for tool in g++ cmake ninja cargo; do
     command -v $tool >/dev/null || { say "$tool is missing"; exit 1; }
   done
@@ -108,8 +110,11 @@ case $task in
     install_packages "${build_packages[@]}" "${lint_packages[@]}" "${test_packages[@]}"
     clang_major=$(clang -dumpversion | cut -d. -f1)
     install_packages "libclang-rt-$clang_major-dev"
+    # Without a cross compiler for this machine the arm64 stage is left out.
+    [ "$(dpkg --print-architecture)" != amd64 ] || install_packages "${arm64_packages[@]}"
     ;;
-  *) say "usage: tools/setup.sh build|lint|test"; exit 2 ;;
+  arm64) install_packages "${build_packages[@]}" "${arm64_packages[@]}" ;;
+  *) say "usage: tools/setup.sh build|lint|test|arm64"; exit 2 ;;
 esac
 install_cargo
 [ "$task" != build ] || check_node

@@ -2,12 +2,12 @@
 # Every check there is, in order of how soon it tells something; ends with 'N passed, N failed'.
 # A stage that fails does not stop the later ones.
 #   FUZZ_SECONDS=n   for each fuzz target (10; 60 in CI)
-#   STAGES="a b"     only these: release asan tsan fuzz lint
+#   STAGES="a b"     only these: release lint arm64 asan tsan fuzz
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
-stages=${STAGES:-release asan tsan fuzz lint}
+stages=${STAGES:-release asan tsan fuzz lint arm64}
 fuzz_seconds=${FUZZ_SECONDS:-$([ "${CI:-}" = true ] && echo 60 || echo 10)}
 # Where memory errors and races can be: parsers, arenas, bridges, threads. Kernels run on every
 # shape in the release stage; under a sanitizer that takes too long for what it adds.
@@ -96,6 +96,15 @@ if wanted release; then stage "release build, all tests"; build_and_test release
 if wanted lint; then
   stage "lint"
   if tools/lint.sh; then ok; else bad "lint"; fi
+fi
+# Kernels for arm64 on an emulated processor: every format, operation and instruction set, fewer shapes.
+if wanted arm64; then
+  stage "arm64 kernels under an emulator"
+  if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then
+    build_and_test arm64 kernels
+  else
+    echo "left out: no cross compiler or no qemu-aarch64 (tools/setup.sh arm64 installs them)"
+  fi
 fi
 # shellcheck disable=SC2086  # lists of words
 if wanted asan; then stage "address and undefined-behaviour sanitizers"; build_and_test asan $asan_folders; fi
