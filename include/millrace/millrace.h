@@ -44,10 +44,10 @@ struct EngineOptions {
   uint32_t max_requests = 1;   // requests that may hold KV at the same time
   uint32_t prefill_chunk = 0;  // prompt rows in a step; 0: derived from the ceiling
   IoMode io = IoMode::kAuto;
-  unsigned io_threads = 0;      // 0: chosen
-  bool scalar_kernels = false;  // portable C++ only, for checking
-  std::string policy;  // which expert gives way to another: one of policies(); empty: the default
-  std::string trace;   // a file to record which experts fire, for replay(); empty: none
+  unsigned io_threads = 0;  // 0: chosen
+  std::string kernels;  // at most this instruction set ("scalar", "avx2"), for checking; empty: any
+  std::string policy;   // which expert gives way to another: one of policies(); empty: the default
+  std::string trace;    // a file to record which experts fire, for replay(); empty: none
   std::function<void(std::string_view)> log;  // what was chosen, one line each
 };
 

@@ -90,6 +90,13 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   const auto start = Clock::now();
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  const Cpu machine = Cpu::detect();
+  Cpu cpu = machine;
+  if (!options.kernels.empty()) {
+    auto limited = machine.limited_to(options.kernels);
+    if (!limited) return with_context("kernels", limited.error());
+    cpu = *limited;
+  }
   MILLRACE_ASSIGN(impl->model, Model::open(options.model));
   Model::Impl& m = impl->model->impl();
   MILLRACE_ASSIGN(impl->sizing, size_model(m, options));
@@ -108,8 +115,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
                                                           *impl->ledger, store_options));
   MILLRACE_ASSIGN(impl->kv, model::KvPool::create(sizing.kv, *impl->ledger));
 
-  const Cpu cpu = options.scalar_kernels ? Cpu::scalar() : Cpu::detect();
-  const unsigned count = options.threads ? options.threads : std::max(1u, Cpu::detect().logical);
+  const unsigned count = options.threads ? options.threads : std::max(1u, machine.logical);
   impl->threads = std::make_unique<Threads>(count);
   MILLRACE_TRY(impl->store->load_pinned({}));
   MILLRACE_ASSIGN(impl->forward,
@@ -139,6 +145,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   c["kv"] = sizing.kv.type == kernels::KvType::kF32 ? "f32" : "f16";
   c["threads"] = std::to_string(count);
   c["kernels"] = fmt::format("{}", fmt::join(impl->forward->kernels(), ", "));
+  c["kernels not taken"] =
+      fmt::format("{}", fmt::join(impl->forward->kernels_not_taken(cpu, machine), "; "));
   c["cpu"] = cpu.model.empty() ? "portable C++" : cpu.model;
   c["source"] = m.packed ? "packed" : "in place";
   c["policy"] =

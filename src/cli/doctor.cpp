@@ -38,23 +38,18 @@ struct Finding {
 };
 
 std::string instruction_sets(const Cpu& cpu) {
-  const std::pair<bool, const char*> sets[] = {
-      {cpu.avx2, "avx2"},           {cpu.avx512, "avx512"},
-      {cpu.avx512_vnni, "vnni"},    {cpu.avx512_bf16, "avx512-bf16"},
-      {cpu.amx_int8, "amx-int8"},   {cpu.neon_dotprod, "neon-dotprod"},
-      {cpu.neon_i8mm, "neon-i8mm"},
-  };
   std::string text;
-  for (const auto& [there, name] : sets)
-    if (there) text += (text.empty() ? "" : " ") + std::string(name);
+  for (const Isa isa : cpu.sets()) {
+    if (isa != Isa::kScalar) text += fmt::format("{}{}", text.empty() ? "" : " ", name(isa));
+  }
   return text.empty() ? "none of those with kernels here" : text;
 }
 
 Finding processor(const Cpu& cpu) {
-  const bool fast = cpu.avx2 || cpu.neon_dotprod;
   return {"processor",
           fmt::format("{}, {} usable, {}", cpu.model, cpu.logical, instruction_sets(cpu)),
-          fast ? "fast kernels are used" : "only portable kernels run here: expect low speed"};
+          cpu.sets().size() > 1 ? "fast kernels are used"
+                                : "only portable kernels run here: expect low speed"};
 }
 
 Finding memory_total(const Expected<stream::MemoryLimit>& limit) {

@@ -80,9 +80,15 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
                           "Which expert gives way to another")
       ->group(kGroup)
       ->default_str(policies().front());
-  app.add_flag("--scalar", options.scalar_kernels,
-               "Portable kernels only (slow; gives the same bytes, for checking)")
-      ->group(kGroup);
+  auto* kernels = app.add_option("--kernels", options.kernels,
+                                 "At most this instruction set: scalar, avx2, avx512, avx512_vnni, "
+                                 "neon, neon_dotprod, neon_i8mm (gives the same bytes)");
+  kernels->type_name("SET")->group(kGroup)->default_str("the best");
+  app.add_flag_callback(
+         "--scalar", [&options] { options.kernels = "scalar"; },
+         "Portable kernels only (slow; gives the same bytes, for checking)")
+      ->group(kGroup)
+      ->excludes(kernels);
   if (which == EngineFlags::kAll) {
     add_number(app, "--context", options.context, 0u, kMostContext,
                "Most positions of prompt and answer together; 0: chosen to fit")

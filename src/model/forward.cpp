@@ -2,7 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/numeric.h"
@@ -273,6 +277,27 @@ std::vector<std::string> Forward::kernels() const {
   }
   names.insert(std::string("ops ") + impl_->ops.name);
   return {names.begin(), names.end()};
+}
+
+std::vector<std::string> Forward::kernels_not_taken(const Cpu& cpu, const Cpu& machine) const {
+  std::map<std::string, std::set<std::string>> weights_of;  // by reason
+  for (const auto& piece : impl_->table.pieces) {
+    for (const auto& tensor : piece.tensors) {
+      if (tensor.view.vector) continue;
+      const format::WeightLayout& layout = tensor.view.layout;
+      std::string why = kernels::rungs_not_taken(layout, impl_->options.activations, cpu, machine);
+      if (why.empty()) continue;
+      std::string weights(format::name(layout.format));
+      if (layout.bits != 0) weights += fmt::format("{}", layout.bits);
+      weights_of[std::move(why)].insert(std::move(weights));
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [why, weights] : weights_of) {
+    lines.push_back(fmt::format("{}: {}", fmt::join(weights, " "), why));
+  }
+  if (lines.empty()) lines.emplace_back("none: nothing faster is written");
+  return lines;
 }
 
 Expected<Held> Forward::Impl::hold(uint32_t piece) {

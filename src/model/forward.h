@@ -62,6 +62,9 @@ class Forward {
 
   // Names of the kernels in use, by weight format, for --explain.
   std::vector<std::string> kernels() const;
+  // The faster ones that are not, and why: "q4_K: avx512_vnni: not on this processor". `cpu` is what create
+  // was given, `machine` all that there is.
+  std::vector<std::string> kernels_not_taken(const Cpu& cpu, const Cpu& machine) const;
 
  private:
   struct Impl;

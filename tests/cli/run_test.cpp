@@ -40,6 +40,24 @@ TEST(Run, TextGoesToStandardOutputAndTheRestDoesNot) {
   EXPECT_THAT(outcome.err, HasSubstr("what was chosen"));
 }
 
+TEST(Run, KernelsOfASetGiveTheSameTokensAndAreExplained) {
+  const json expected = run_json({"-p", kPrompt});
+  EXPECT_EQ(run_json({"-p", kPrompt, "--kernels", "scalar"})["token_ids"], expected["token_ids"]);
+  const Outcome outcome =
+      millrace(run_arguments({"-p", kPrompt, "--kernels", "scalar", "--explain"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("i8_scalar"));
+  EXPECT_THAT(outcome.err, HasSubstr("kernels not taken"));
+  EXPECT_THAT(outcome.err, HasSubstr(": not to be used"));
+}
+
+TEST(Run, UnknownKernelsAreRefused) {
+  const Outcome outcome = millrace(run_arguments({"-p", kPrompt, "--kernels", "avx1024"}));
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("no kernels are called 'avx1024'; this processor runs scalar"));
+}
+
 TEST(Run, QuietSaysNothing) {
   const Outcome outcome = millrace(run_arguments({"-p", kPrompt, "--quiet"}));
   EXPECT_EQ(outcome.exit_code, 0);

@@ -95,7 +95,7 @@ TEST(Exact, ScalarKernelsAndSimdKernelsAgree) {
   EngineOptions options;
   options.model = repo("models/tiny-moe-4bit");
   auto simd = generate(options, request);
-  options.scalar_kernels = true;
+  options.kernels = "scalar";
   auto scalar = generate(options, request);
   ASSERT_TRUE(simd && scalar);
   EXPECT_EQ(simd->ids, scalar->ids);
