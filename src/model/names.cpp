@@ -5,6 +5,24 @@ namespace {
 
 using format::Role;
 
+struct Projection {
+  Role weight, bias;
+  const char* name;
+};
+
+NameRules projections(const std::string& prefix, std::initializer_list<Projection> list) {
+  NameRules rules;
+  for (const Projection& p : list) {
+    rules.push_back({p.weight, prefix + p.name + ".weight"});
+    rules.push_back({p.bias, prefix + p.name + ".bias"});
+  }
+  return rules;
+}
+
+void append(NameRules* to, const NameRules& more) {
+  to->insert(to->end(), more.begin(), more.end());
+}
+
 NameRules hugging_face_names() {
   const std::string layer = "model.layers.{i}.";
   const std::string attention = layer + "self_attn.";
@@ -28,17 +46,7 @@ NameRules hugging_face_names() {
       {Role::kRouterBias, layer + "mlp.router.bias"},
       {Role::kSharedRouter, layer + "mlp.shared_expert_gate.weight"},
   };
-  struct Projection {
-    Role weight, bias;
-    const char* name;
-  };
-  for (const auto& p :
-       {Projection{Role::kQ, Role::kQBias, "q_proj"}, Projection{Role::kK, Role::kKBias, "k_proj"},
-        Projection{Role::kV, Role::kVBias, "v_proj"},
-        Projection{Role::kO, Role::kOBias, "o_proj"}}) {
-    rules.push_back({p.weight, attention + p.name + ".weight"});
-    rules.push_back({p.bias, attention + p.name + ".bias"});
-  }
+  append(&rules, attention_names(attention));
   struct Mlp {
     Role weight, bias, shared;
     const char* name;
@@ -54,9 +62,8 @@ NameRules hugging_face_names() {
       rules.push_back({p.bias, layer + stack + name + ".bias", true});
     }
     rules.push_back({p.weight, layer + "mlp.experts.{e}." + name + ".weight"});
-    rules.push_back({p.weight, layer + "mlp." + name + ".weight"});
-    rules.push_back({p.bias, layer + "mlp." + name + ".bias"});
   }
+  append(&rules, dense_names(layer + "mlp."));
   return rules;
 }
 
@@ -84,17 +91,10 @@ NameRules gguf_names() {
       {Role::kUp, b + "ffn_gate_up_exps.weight", true, false, Part::kSecondHalf},
       {Role::kSharedRouter, b + "ffn_gate_inp_shexp.weight"},
   };
-  struct Projection {
-    Role weight, bias;
-    const char* name;
-  };
-  for (const auto& p :
-       {Projection{Role::kQ, Role::kQBias, "attn_q"}, Projection{Role::kK, Role::kKBias, "attn_k"},
-        Projection{Role::kV, Role::kVBias, "attn_v"},
-        Projection{Role::kO, Role::kOBias, "attn_output"}}) {
-    rules.push_back({p.weight, b + p.name + ".weight"});
-    rules.push_back({p.bias, b + p.name + ".bias"});
-  }
+  append(&rules, projections(b, {{Role::kQ, Role::kQBias, "attn_q"},
+                                 {Role::kK, Role::kKBias, "attn_k"},
+                                 {Role::kV, Role::kVBias, "attn_v"},
+                                 {Role::kO, Role::kOBias, "attn_output"}}));
   struct Mlp {
     Role weight, bias, shared;
     const char* name;
@@ -114,6 +114,19 @@ NameRules gguf_names() {
 }
 
 }  // namespace
+
+NameRules attention_names(const std::string& prefix) {
+  return projections(prefix, {{Role::kQ, Role::kQBias, "q_proj"},
+                              {Role::kK, Role::kKBias, "k_proj"},
+                              {Role::kV, Role::kVBias, "v_proj"},
+                              {Role::kO, Role::kOBias, "o_proj"}});
+}
+
+NameRules dense_names(const std::string& prefix) {
+  return projections(prefix, {{Role::kGate, Role::kGateBias, "gate_proj"},
+                              {Role::kUp, Role::kUpBias, "up_proj"},
+                              {Role::kDown, Role::kDownBias, "down_proj"}});
+}
 
 NameRules default_names(bool gguf) { return gguf ? gguf_names() : hugging_face_names(); }
 

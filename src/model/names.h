@@ -37,6 +37,11 @@ using NameRules = std::vector<NameRule>;
 // front.
 NameRules default_names(bool gguf);
 
+// Weights and biases of {prefix}q_proj, k_proj, v_proj and o_proj; of {prefix}gate_proj, up_proj and
+// down_proj.
+NameRules attention_names(const std::string& prefix);
+NameRules dense_names(const std::string& prefix);
+
 // Tensors that are dropped on purpose: patterns where '*' matches anything, and a prefix before
 // "{beyond}" the layers behind the model's own that predict further tokens.
 std::vector<std::string> default_drops(bool gguf);

@@ -70,15 +70,10 @@ void names_falcon_h1(bool gguf, NameRules* rules, std::vector<std::string>*) {
   using format::Role;
   names_mamba2(gguf, gguf ? "" : "model.layers.{i}.mamba.", rules);
   if (gguf) return;
-  const std::string l = "model.layers.{i}.", f = l + "feed_forward.";
+  const std::string l = "model.layers.{i}.";
   put_first(rules, {{Role::kFinalNorm, "model.final_layernorm.weight"},
-                    {Role::kFfnInNorm, l + "pre_ff_layernorm.weight"},
-                    {Role::kGate, f + "gate_proj.weight"},
-                    {Role::kUp, f + "up_proj.weight"},
-                    {Role::kDown, f + "down_proj.weight"},
-                    {Role::kGateBias, f + "gate_proj.bias"},
-                    {Role::kUpBias, f + "up_proj.bias"},
-                    {Role::kDownBias, f + "down_proj.bias"}});
+                    {Role::kFfnInNorm, l + "pre_ff_layernorm.weight"}});
+  put_first(rules, dense_names(l + "feed_forward."));
 }
 
 }  // namespace millrace::model

@@ -112,10 +112,6 @@ void names_nemotron_h(bool gguf, NameRules* rules, std::vector<std::string>* dro
                     {Role::kFinalNorm, "backbone.norm_f.weight"},
                     {Role::kMixerInNorm, l + "norm.weight"},
                     {Role::kFfnInNorm, l + "norm.weight"},
-                    {Role::kUp, m + "up_proj.weight"},
-                    {Role::kDown, m + "down_proj.weight"},
-                    {Role::kUpBias, m + "up_proj.bias"},
-                    {Role::kDownBias, m + "down_proj.bias"},
                     {Role::kRouter, m + "gate.weight"},
                     {Role::kRouterCorrection, m + "gate.e_score_correction_bias"},
                     {Role::kUp, m + "experts.{e}.up_proj.weight"},
@@ -126,15 +122,8 @@ void names_nemotron_h(bool gguf, NameRules* rules, std::vector<std::string>* dro
                     {Role::kDown, m + "switch_mlp.fc2.weight", true},
                     {Role::kSharedUp, s + "up_proj.weight"},
                     {Role::kSharedDown, s + "down_proj.weight"}});
-  const struct {
-    Role weight, bias;
-    const char* name;
-  } projections[] = {{Role::kQ, Role::kQBias, "q_proj."},
-                     {Role::kK, Role::kKBias, "k_proj."},
-                     {Role::kV, Role::kVBias, "v_proj."},
-                     {Role::kO, Role::kOBias, "o_proj."}};
-  for (const auto& p : projections)
-    put_first(rules, {{p.weight, m + p.name + "weight"}, {p.bias, m + p.name + "bias"}});
+  put_first(rules, attention_names(m));
+  put_first(rules, dense_names(m));
   drops->push_back("mtp.*");
 }
 
