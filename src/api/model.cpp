@@ -41,17 +41,10 @@ uint64_t parameters_of(const format::PieceTable& table) {
   return total;
 }
 
-}  // namespace
-
-Status build_model(const format::ModelSource& source, model::ModelSpec* spec,
-                   format::PieceTable* table, model::WeightAudit* audit) {
-  MILLRACE_ASSIGN(auto config, model::Config::from_source(source));
-  MILLRACE_ASSIGN(const model::Family* family, model::find_family(config));
-  spec->family = family->name;
-  MILLRACE_TRY(family->build(config, spec));
-  model::NameRules rules = model::default_names(config.is_gguf());
-  std::vector<std::string> drops = model::default_drops(config.is_gguf());
-  if (family->names) family->names(config.is_gguf(), &rules, &drops);
+Status build_spec(model::Config& config, const model::Family& family, const model::NameRules& rules,
+                  const format::ModelSource& source, model::ModelSpec* spec) {
+  spec->family = family.name;
+  MILLRACE_TRY(family.build(config, spec));
   if (!config.is_gguf() && !config.has("tie_word_embeddings")) {
     // Without the key, the file decides: a head of its own or none.
     const bool head = std::any_of(rules.begin(), rules.end(), [&](const model::NameRule& rule) {
@@ -59,7 +52,23 @@ Status build_model(const format::ModelSource& source, model::ModelSpec* spec,
     });
     spec->tied = !head;
   }
-  MILLRACE_TRY(config.finish());
+  return config.finish();
+}
+
+}  // namespace
+
+Status build_model(const format::ModelSource& source, model::ModelSpec* spec,
+                   format::PieceTable* table, model::WeightAudit* audit) {
+  MILLRACE_ASSIGN(auto config, model::Config::from_source(source));
+  MILLRACE_ASSIGN(const model::Family* family, model::find_family(config));
+  model::NameRules rules = model::default_names(config.is_gguf());
+  std::vector<std::string> drops = model::default_drops(config.is_gguf());
+  if (family->names) family->names(config.is_gguf(), &rules, &drops);
+  if (auto built = build_spec(config, *family, rules, source, spec); !built) {
+    Error error = built.error();
+    if (config.is_gguf()) error.message = model::in_gguf_terms(error.message, config.model_type());
+    return tl::unexpected<Error>(std::move(error));
+  }
   MILLRACE_ASSIGN(*table, model::build_pieces(source, *spec, rules, drops, audit));
   return {};
 }

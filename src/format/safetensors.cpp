@@ -31,7 +31,7 @@ constexpr std::pair<std::string_view, SourceType> kDtypes[] = {
 };
 
 // Accepts exactly {"name": {"dtype": s, "shape": [n...], "data_offsets": [a, b]}, ...} and
-// "__metadata__": {s: s}.
+// "__metadata__": {s: s} or null.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderEvents(uint64_t data_begin) : data_begin_(data_begin) {}
@@ -142,7 +142,11 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     }
     return unexpected("number");
   }
-  bool null() override { return unexpected("null"); }
+  bool null() override {
+    if (state_ != State::kMetadata) return unexpected("null");
+    state_ = State::kTop;
+    return true;
+  }
   bool boolean(bool) override { return unexpected("boolean"); }
   bool number_integer(number_integer_t) override { return unexpected("negative number"); }
   bool number_float(number_float_t, const string_t&) override { return unexpected("fraction"); }

@@ -73,4 +73,7 @@ class Config {
 // {arch}.* metadata in Hugging Face keys. model_type is the GGUF architecture name.
 Expected<nlohmann::json> gguf_config(const format::ModelSource& source);
 
+// A message about a config with the quoted keys as a GGUF file has them.
+std::string in_gguf_terms(const std::string& message, const std::string& architecture);
+
 }  // namespace millrace::model

@@ -77,10 +77,22 @@ constexpr std::array kRopeKeys = {
 };
 // Say nothing about the math of a causal language model, or are settled by tensors.
 constexpr std::array kIgnored = {
-    std::string_view("rope.scaling.finetuned"), std::string_view("attention.causal"),
-    std::string_view("tokenizer_pre"),          std::string_view("attention.layer_norm_epsilon"),
-    std::string_view("rope.scale_linear"),      std::string_view("tensor_data_layout"),
+    std::string_view("rope.scaling.finetuned"), std::string_view("tokenizer_pre"),
+    std::string_view("rope.scale_linear"),      std::string_view("attention.layer_norm_epsilon"),
+    std::string_view("tensor_data_layout"),     std::string_view("rope.dimension_sections"),
 };
+
+// Lists of flags, one a layer, in the words that configs have for them.
+struct FlagList {
+  std::string_view gguf;
+  const char *key, *yes, *no;
+};
+constexpr std::array kFlagLists = {
+    FlagList{"attention.recurrent_layers", "layer_types", "linear_attention", "full_attention"},
+    FlagList{"attention.indexer.types", "indexer_types", "full", "shared"},
+};
+// Keys without the architecture's prefix.
+constexpr std::array kGlobalKeys = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
 
 nlohmann::json to_json(const format::GgufValue& value) {
   return std::visit(
@@ -111,7 +123,18 @@ Expected<nlohmann::json> gguf_config(const format::ModelSource& source) {
   for (const auto& [key, value] : source.gguf) {
     if (!key.starts_with(prefix)) continue;
     const std::string_view suffix = std::string_view(key).substr(prefix.size());
-    bool known = false;
+    if (suffix == "attention.causal" && to_json(value) == false)
+      return fail(Code::kUnsupported, "{}: '{}' is false: the model does not generate text",
+                  source.path, key);
+    bool known = suffix == "attention.causal";
+    for (const auto& list : kFlagLists) {
+      const auto* flags = std::get_if<std::vector<bool>>(&value.value);
+      if (list.gguf != suffix || !flags) continue;
+      known = true;
+      auto words = nlohmann::json::array();
+      for (const bool flag : *flags) words.push_back(flag ? list.yes : list.no);
+      config[list.key] = words;
+    }
     for (const auto& pair : kKeys) {
       if (pair.gguf == suffix) config[pair.key] = to_json(value), known = true;
     }
@@ -122,6 +145,10 @@ Expected<nlohmann::json> gguf_config(const format::ModelSource& source) {
     if (!known)
       config[key] = to_json(value);  // left for the family, or for Config::finish to refuse
   }
+  for (const char* key : kGlobalKeys) {
+    if (auto value = source.gguf.find(key); value != source.gguf.end())
+      config[key] = to_json(value->second);
+  }
   if (!rope.empty()) config["rope_scaling"] = rope;
   config["tie_word_embeddings"] = source.find("output.weight") == nullptr;
   if (const auto* embedding = source.find("token_embd.weight");
@@ -129,6 +156,20 @@ Expected<nlohmann::json> gguf_config(const format::ModelSource& source) {
     config["vocab_size"] = embedding->shape[0];
   }
   return config;
+}
+
+std::string in_gguf_terms(const std::string& message, const std::string& architecture) {
+  std::string out = message;
+  const auto replace = [&](const char* key, std::string_view gguf) {
+    const std::string from = fmt::format("'{}'", key),
+                      to = fmt::format("'{}.{}'", architecture, gguf);
+    for (size_t at = 0; (at = out.find(from, at)) != std::string::npos; at += to.size())
+      out.replace(at, from.size(), to);
+  };
+  for (const auto& pair : kKeys) replace(pair.key, pair.gguf);
+  for (const auto& pair : kRopeKeys) replace(pair.key, pair.gguf);
+  for (const auto& list : kFlagLists) replace(list.key, list.gguf);
+  return out;
 }
 
 }  // namespace millrace::model

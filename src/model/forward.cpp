@@ -255,6 +255,7 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
   uint32_t slot = 0;
   if (const float* factors = impl->vector(held, Role::kRopeFactors, &slot)) {
     for (RopeSpec& rope : impl->ropes) {
+      if (!rope.divided) continue;
       for (uint32_t j = 0; j < rope.dims / 2; ++j) {
         if (!(factors[j] > 0))
           return fail(Code::kCorrupt, "rope factor {} is {}, not positive", j, factors[j]);

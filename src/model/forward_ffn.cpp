@@ -22,7 +22,7 @@ void Forward::Impl::activate(const FfnSpec& f, uint32_t n, uint32_t width) {
   });
 }
 
-void Forward::Impl::xielu(const Held& held, uint32_t n, uint32_t width) {
+void Forward::Impl::xielu(const FfnSpec& f, const Held& held, uint32_t n, uint32_t width) {
   const auto softplus = [](float x) {
     return static_cast<float>(std::log1p(std::exp(-std::abs(static_cast<double>(x)))) +
                               std::max(static_cast<double>(x), 0.0));
@@ -32,9 +32,13 @@ void Forward::Impl::xielu(const Held& held, uint32_t n, uint32_t width) {
     const float* value = vector(held, role, &slot);
     return value ? *value : fallback;
   };
-  const float beta = parameter(Role::kActBeta, 0.5f), eps = parameter(Role::kActEps, -1e-6f);
-  const float positive = softplus(parameter(Role::kActPositive, 0.0f));
-  const float negative = beta + softplus(parameter(Role::kActNegative, 0.0f));
+  std::array<float, 4> values = f.xielu_values.value_or(std::array<float, 4>{});
+  if (!f.xielu_values) {
+    values = {parameter(Role::kActPositive, 0.0f), parameter(Role::kActNegative, 0.0f),
+              parameter(Role::kActBeta, 0.5f), parameter(Role::kActEps, -1e-6f)};
+  }
+  const auto [alpha_positive, alpha_negative, beta, eps] = values;
+  const float positive = softplus(alpha_positive), negative = beta + softplus(alpha_negative);
   over_rows(n, uint64_t{width} * 8, [&](uint32_t r) {
     ops.xielu(b.up + uint64_t{r} * width, positive, negative, beta, eps, width,
               b.gate.f32 + uint64_t{r} * width);
@@ -61,7 +65,7 @@ Status Forward::Impl::dense(uint32_t layer) {
   add_bias(gate.f32, width, width, count, vector(held, Role::kGateBias, &slot));
   add_bias(b.up, width, width, count, vector(held, Role::kUpBias, &slot));
   if (l.ffn.xielu) {
-    xielu(held, count, width);
+    xielu(l.ffn, held, count, width);
   } else {
     activate(l.ffn, count, width);
   }

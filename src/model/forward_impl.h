@@ -214,7 +214,7 @@ struct Forward::Impl {
   void group_by_expert(const MoeSpec& m, uint32_t layer);
   void expert(const MoeSpec& m, const FfnSpec& f, const Held& held, uint32_t index);
   void activate(const FfnSpec& f, uint32_t n, uint32_t width);
-  void xielu(const Held& held, uint32_t n, uint32_t width);
+  void xielu(const FfnSpec& f, const Held& held, uint32_t n, uint32_t width);
   Expected<std::span<const float>> head_logits();
   void rope_tables();
 };

@@ -39,7 +39,9 @@ void apply_yarn(const nlohmann::json& p, double theta, uint32_t max_context, Rop
     const float base = rope->inv_freq[j];
     rope->inv_freq[j] = base / static_cast<float>(factor) * (1.0f - keep) + base * keep;
   }
-  const double mscale = number(p, "mscale", 0.0), all = number(p, "mscale_all_dim", 0.0);
+  // GGUF has mscale_all_dim alone; mscale is 1 then.
+  const double all = number(p, "mscale_all_dim", number(p, "yarn_log_multiplier", 0.0));
+  const double mscale = number(p, "mscale", p.contains("yarn_log_multiplier") ? 1.0 : 0.0);
   double scale = p.contains("attention_factor") && p["attention_factor"].is_number()
                      ? p["attention_factor"].get<double>()
                  : mscale > 0 && all > 0 ? yarn_mscale(factor, mscale) / yarn_mscale(factor, all)
@@ -94,8 +96,8 @@ Expected<RopeSpec> make_rope(const nlohmann::json& parameters, double theta, uin
       "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
       "original_max_position_embeddings", "max_position_embeddings", "beta_fast", "beta_slow",
       "mscale", "mscale_all_dim", "attention_factor", "truncate", "long_factor", "short_factor",
-      "partial_rotary_factor", "attention_factor_extra", "llama_4_scaling_beta", "finetuned",
-      "alpha",
+      "partial_rotary_factor", "attention_factor_extra", "yarn_log_multiplier",
+      "llama_4_scaling_beta", "finetuned", "alpha",
       // Positions in three axes, equal for text.
       "mrope_section", "mrope_interleaved"};
   const nlohmann::json p = parameters.is_object() ? parameters : nlohmann::json::object();
@@ -142,6 +144,8 @@ Expected<RopeSpec> make_rope(const nlohmann::json& parameters, double theta, uin
     apply_llama3(p, &rope);
   } else if (type == "yarn" || type == "deepseek_yarn" || type == "telechat3-yarn") {
     apply_yarn(p, theta, max_context, &rope);
+  } else if (type == "longrope" && p.contains("attention_factor_extra")) {
+    rope.scale = static_cast<float>(number(p, "attention_factor_extra", 1.0));  // divisors: tensors
   } else if (type == "longrope" || type == "su") {
     MILLRACE_TRY(apply_longrope(p, max_context, &rope));
   } else {

@@ -24,6 +24,7 @@ struct RopeSpec {
   uint32_t dims = 0;            // rotated dimensions, the rest passes through
   bool interleaved = false;     // pairs (2j, 2j+1) instead of (j, j + dims/2)
   float scale = 1.0f;           // multiplies cos and sin (yarn, longrope)
+  bool divided = true;          // by the divisors of the frequencies, when the file has such
 };
 
 enum class QkNorm : uint8_t {
@@ -142,6 +143,8 @@ struct FfnSpec {
   float gate_scale = 1.0f;           // of gate, before act
   float out_scale = 1.0f;            // of the sublayer's output
   bool xielu = false;                // xIELU with the layer's own parameters, in place of act
+  // The parameters, when they are not tensors: positive, negative, beta, eps.
+  std::optional<std::array<float, 4>> xielu_values;
   std::optional<MoeSpec> moe;
 };
 

@@ -137,7 +137,7 @@ std::vector<Want> ffn_wants(const ModelSpec& spec, const LayerSpec& layer) {
     if (f.gated) wants.push_back({Role::kGate, f.width, spec.hidden});
     wants.push_back({Role::kUp, f.width, spec.hidden});
     wants.push_back({Role::kDown, spec.hidden, f.width});
-    if (f.xielu) {
+    if (f.xielu && !f.xielu_values) {
       wants.push_back({Role::kActPositive, 0, 1});
       wants.push_back({Role::kActNegative, 0, 1});
       wants.push_back({Role::kActBeta, 0, 1, true});

@@ -108,8 +108,8 @@ void Builder::part_rows(const Piece& piece, const NameRule& rule, const Want& wa
   if (rule.part == Part::kAll) return;
   if (rule.part == Part::kQ || rule.part == Part::kK || rule.part == Part::kV) {
     const auto& a = spec_.layers[static_cast<uint32_t>(piece.layer)].attention;
-    const uint32_t q = a.heads * a.key_dim, k = a.kv_heads * a.key_dim,
-                   v = a.kv_heads * a.value_dim;
+    const uint32_t q = a.heads * (a.gate ? a.key_dim + a.value_dim : a.key_dim),
+                   k = a.kv_heads * a.key_dim, v = a.kv_heads * a.value_dim;
     *begin = rule.part == Part::kQ ? 0 : rule.part == Part::kK ? q : q + k;
     *total = q + k + v;
     return;
@@ -202,6 +202,7 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
     view.scales = it->second;
   }
   MILLRACE_ASSIGN(auto quant, quant_of(t.name));
+  if (t.name.ends_with("_blocks")) quant.mxfp4 = true;
   MILLRACE_ASSIGN(view.layout, format::layout_of(source_, tensor, view.scales, view.biases, quant));
   // layout_of looks at the last two axes; a transposed tensor's are the other way round.
   if (rule.transposed) std::swap(view.layout.rows, view.layout.cols);

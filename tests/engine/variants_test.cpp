@@ -1,79 +1,12 @@
 // The recurrent families as other tools write them: MLX files (norms shifted, convolution turned),
 // wrappers with a vision tower and draft layers, GGUF, and multipliers that the fixtures leave
 // at 1. Each is made from a fixture and must give the fixture's logits.
-#include <algorithm>
-#include <cmath>
 #include <regex>
 
-#include "tests/support/engine_run.h"
-#include "tests/support/tensor_file.h"
+#include "tests/support/fixture_model.h"
 
 namespace millrace::test {
 namespace {
-
-using Json = nlohmann::json;
-
-struct Fixture {
-  explicit Fixture(const std::string& name) : folder(repo("tests/data/golden/" + name)) {
-    std::ifstream(folder + "/config.json") >> config;
-    tensors = read_tensors(folder + "/model.safetensors");
-  }
-  std::string folder;
-  Json config;
-  TensorMap tensors;
-
-  void scale(const std::string& name_end, float factor, size_t begin = 0, size_t end = SIZE_MAX) {
-    for (auto& [name, tensor] : tensors) {
-      if (!name.ends_with(name_end)) continue;
-      const size_t row = tensor.values.size() / tensor.shape[0];
-      for (size_t i = begin * row; i < std::min(end, tensor.shape[0]) * row; ++i)
-        tensor.values[i] *= factor;
-    }
-  }
-  // Largest difference of the logits of the model at `path` from the fixture's, over their range.
-  double off(const std::string& path) const {
-    const auto ids = read_tensor<int32_t>(folder + "/expected.safetensors", "input_ids");
-    const auto logits = read_tensor<float>(folder + "/expected.safetensors", "logits");
-    const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
-    EngineOptions options;
-    options.model = path;
-    options.activations = ActivationPrecision::kF32;
-    options.threads = 1;
-    auto engine = Engine::open(options);
-    if (!engine) {
-      ADD_FAILURE() << engine.error().message;
-      return 1e30;
-    }
-    const size_t vocab = logits.size() / ids.size();
-    double worst = 0;
-    auto status = (*engine)->score(
-        std::vector<Token>(ids.begin(), ids.end()), [&](uint32_t position, const float* row) {
-          for (size_t v = 0; v < vocab; ++v)
-            worst = std::max(worst,
-                             std::abs(static_cast<double>(row[v]) - logits[position * vocab + v]));
-        });
-    EXPECT_TRUE(status);
-    return worst / (static_cast<double>(*high) - *low);
-  }
-  double off_as_folder() const {
-    TempFolder temp;
-    write_folder(temp / "model", config, tensors);
-    return off(temp / "model");
-  }
-};
-
-constexpr double kSame = 1e-5;
-
-// What MLX does to a Qwen3-Next or Qwen 3.5 checkpoint.
-void convert_to_mlx(Fixture* f) {
-  for (auto& [name, tensor] : f->tensors) {
-    if (name.ends_with("conv1d.weight")) std::swap(tensor.shape[1], tensor.shape[2]);
-    const bool shifted = name.ends_with("layernorm.weight") || name.ends_with("q_norm.weight") ||
-                         name.ends_with("k_norm.weight") || name == "model.norm.weight";
-    if (!shifted) continue;
-    for (float& v : tensor.values) v += 1.0f;
-  }
-}
 
 TEST(Variants, MlxShiftsNormsAndTurnsConvolutions) {
   for (const std::string name : {"qwen3_5_text", "qwen3_next", "qwen3_5_moe_text"}) {

@@ -68,6 +68,12 @@ TEST(SafetensorsDamage, Lengths) {
                   "over the limit");
 }
 
+TEST(Safetensors, MetadataMayBeNull) {
+  EXPECT_EQ(header_error(safetensors(
+                R"({"__metadata__":null,"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1)),
+            "");
+}
+
 TEST(SafetensorsDamage, NotTheRightJson) {
   for (const char* header :
        {"", "{", "[1]", "nope", R"({"t":3})", R"({"t":null})", R"({"t":{"dtype":5}})",

@@ -58,6 +58,13 @@ Status read_latent(Config&, ModelSpec*, bool interleaved);
 Status read_indexers(Config&, ModelSpec*, bool interleaved);
 void names_latent(bool gguf, NameRules*, std::vector<std::string>* drops);
 
+// What GGUF files of Gemma 4 state layer by layer; the other keys become those of configs.
+struct Gemma4Lists {
+  std::vector<uint32_t> kv_heads, widths;
+};
+void gemma4_from_gguf(Config&, Gemma4Lists*);
+void names_gemma4_gguf(NameRules*);
+
 // Shared by families with Mamba-2 layers.
 Expected<Mamba2Spec> read_mamba2(Config&);
 void names_mamba2(bool gguf, const std::string& prefix, NameRules*);

@@ -69,7 +69,8 @@ Status build_falcon_h1(Config& config, ModelSpec* spec) {
 void names_falcon_h1(bool gguf, NameRules* rules, std::vector<std::string>*) {
   using format::Role;
   names_mamba2(gguf, gguf ? "" : "model.layers.{i}.mamba.", rules);
-  if (gguf) return;
+  // The converter writes this one name without ".weight".
+  if (gguf) return put_first(rules, {{Role::kFfnInNorm, "blk.{i}.ffn_norm"}});
   const std::string l = "model.layers.{i}.";
   put_first(rules, {{Role::kFinalNorm, "model.final_layernorm.weight"},
                     {Role::kFfnInNorm, l + "pre_ff_layernorm.weight"}});

@@ -35,7 +35,7 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
   if (!scaling.is_null() && !scaling.is_object())
     config.fail_key("rope_scaling", "must be an object");
   MILLRACE_TRY(config.status());
-  const double theta = config.number("rope_theta", options.rope_theta);
+  double theta = config.number("rope_theta", options.rope_theta);
   double partial = config.number("partial_rotary_factor", options.partial);
   auto add = [&](const nlohmann::json& object) -> Status {
     double part = partial;
@@ -71,7 +71,11 @@ Status add_ropes(Config& config, ModelSpec* spec, const LlamaOptions& options, u
     return {};
   }
   MILLRACE_TRY(add(parameters.is_object() ? parameters : scaling));
-  if (options.per_kind_rope) MILLRACE_TRY(add(nullptr));
+  if (options.sliding_rope_theta > 0) {
+    theta = config.number("rope_local_base_freq", options.sliding_rope_theta);
+    MILLRACE_TRY(add(nullptr));
+    spec->ropes.back().divided = false;
+  }
   return {};
 }
 
@@ -96,13 +100,13 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options) 
   if (head_dim == 0) {
     if (spec->hidden % attention.heads != 0)
       config.fail_key("num_attention_heads",
-                      "does not divide hidden_size and there is no head_dim");
+                      "does not divide 'hidden_size' and there is no 'head_dim'");
     head_dim = spec->hidden / attention.heads;
   }
   if (config.uint("value_head_dim", head_dim) != head_dim)
     config.fail_key("value_head_dim", "differs from head_dim");
   if (attention.kv_heads == 0 || attention.heads % attention.kv_heads != 0) {
-    config.fail_key("num_key_value_heads", "does not divide num_attention_heads");
+    config.fail_key("num_key_value_heads", "does not divide 'num_attention_heads'");
   }
   if (head_dim > 4096) config.fail_key("head_dim", "is larger than any model's");
   config.expect("hidden_act", options.act);
@@ -113,9 +117,16 @@ Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options) 
   if (config.flag("attention_bias", false))
     attention.q_bias = attention.k_bias = attention.v_bias = attention.o_bias = true;
   LayerSpec layer;
+  if (config.is_gguf()) {  // files do not say, but show it
+    const auto there = [&](const char* end) { return !config.shape_of(end).empty(); };
+    attention.q_bias = attention.k_bias = attention.v_bias =
+        there(".attn_q.bias") || there(".attn_qkv.bias");
+    attention.o_bias = there(".attn_output.bias");
+    layer.ffn.bias = there(".ffn_down.bias");
+  }
   layer.attention = attention;
   layer.ffn.width = config.uint("intermediate_size", 0);
-  layer.ffn.bias = config.flag("mlp_bias", false);
+  layer.ffn.bias = config.flag("mlp_bias", layer.ffn.bias);
   MILLRACE_TRY(config.status());
   spec->layers.assign(layers, layer);
   if (auto status = add_ropes(config, spec, options, head_dim); !status)
@@ -129,8 +140,15 @@ Status apply_windows(Config& config, ModelSpec* spec, bool (*sliding)(uint32_t l
   if (!types.is_null() && (!types.is_array() || types.size() != spec->layers.size())) {
     return fail(Code::kInvalid, "config: 'layer_types' must list {} layers", spec->layers.size());
   }
+  const auto listed = config.json("sliding_window_layers");  // from GGUF
+  const uint32_t apart = listed.is_number() ? config.uint("sliding_window_layers") : 0;
+  if (listed.is_array() && listed.size() != spec->layers.size())
+    return fail(Code::kInvalid, "config: 'sliding_window_layers' must list {} layers",
+                spec->layers.size());
   for (uint32_t i = 0; i < spec->layers.size(); ++i) {
     bool windowed = sliding ? sliding(i) : false;
+    if (apart) windowed = (i + 1) % apart != 0;
+    if (listed.is_array()) windowed = listed[i] == true || listed[i] == 1;
     if (types.is_array()) {
       if (types[i] != "full_attention" && types[i] != "sliding_attention") {
         return fail(Code::kUnsupported, "config: layer_types[{}] = {} is not supported", i,
@@ -264,7 +282,10 @@ std::vector<uint32_t> per_layer(Config& config, const char* key) {
   }
   uint32_t most = 0;
   for (const auto& entry : value) {
-    numbers.push_back(entry.is_number_unsigned() ? entry.get<uint32_t>() : 0);
+    // GGUF writers list signed numbers.
+    const bool fits = entry.is_number_integer() && entry >= 0 && entry <= INT32_MAX;
+    if (!fits) config.fail_key(key, "must list whole numbers");
+    numbers.push_back(fits ? entry.get<uint32_t>() : 0);
     most = std::max(most, numbers.back());
   }
   if (numbers.size() != layers) config.fail_key(key, "does not list every layer");

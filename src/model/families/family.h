@@ -36,12 +36,14 @@ struct LlamaOptions {
   const char* act = "silu";     // the only hidden_act / hidden_activation that is right
   double rope_theta = 10000.0;  // when the config has none
   double partial = 1.0;         // of a head that rotates, when the config does not say
-  bool per_kind_rope =
-      false;  // rope_parameters holds one object for full and one for sliding layers
+  // Sliding layers have a rope of their own: of the base given here unless the config names one,
+  // and without the scaling of the full layers'.
+  double sliding_rope_theta = 0.0;
 };
 Status llama_like(Config& config, ModelSpec* spec, const LlamaOptions& options = {});
 
-// Sets windows from layer_types (or, without it, from `sliding(layer)`), using sliding_window.
+// Sets windows from layer_types (or GGUF's list of sliding layers or the distance of full ones; or,
+// without either, from `sliding(layer)`), using sliding_window.
 Status apply_windows(Config& config, ModelSpec* spec, bool (*sliding)(uint32_t layer) = nullptr);
 
 // For apply_windows: all layers when the config has a window, else none.

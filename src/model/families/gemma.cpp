@@ -56,13 +56,7 @@ Status build_gemma3(Config& config, ModelSpec* spec) {
   }
   // Two ropes: full layers with rope_theta and its scaling, sliding ones with the local base.
   config.ignore({"cache_implementation"});
-  MILLRACE_TRY(build(config, spec, {.rope_theta = 1e6, .per_kind_rope = true}));
-  if (!config.json("rope_parameters").is_object()) {
-    const double local = config.number("rope_local_base_freq", 10000.0);
-    auto& rope = spec->ropes[1];
-    for (uint32_t j = 0; j < rope.dims / 2; ++j)
-      rope.inv_freq[j] = static_cast<float>(1.0 / std::pow(local, 2.0 * j / rope.dims));
-  }
+  MILLRACE_TRY(build(config, spec, {.rope_theta = 1e6, .sliding_rope_theta = 1e4}));
   if (config.is_gguf() && spec->layers.size() == 62) {  // 27B, as in Gemma 2
     const auto& a = spec->layers[0].attention;
     for (auto& layer : spec->layers)

@@ -22,7 +22,7 @@ void full_dims(Config& config, const nlohmann::json& own, AttentionSpec* a) {
              a->k_eq_v ? config.uint("num_global_key_value_heads", a->kv_heads) : a->kv_heads);
 }
 
-Status attention(Config& config, ModelSpec* spec) {
+Status attention(Config& config, ModelSpec* spec, const Gemma4Lists& lists) {
   const auto rope = config.json("rope_parameters");
   if (!rope.is_object() || !rope.contains("full_attention") || !rope.contains("sliding_attention"))
     return fail(Code::kInvalid,
@@ -41,8 +41,13 @@ Status attention(Config& config, ModelSpec* spec) {
     a.scale = 1.0f;
     a.qk_norm = QkNorm::kHead;
     a.v_norm = true;
-    a.k_eq_v = full && k_eq_v;
     const std::string key = std::to_string(i);
+    a.k_eq_v = full && k_eq_v;
+    if (config.is_gguf()) {
+      a.k_eq_v = config.shape_of("blk." + key + ".attn_v.weight").empty();
+      a.kv_heads = lists.kv_heads[i];
+      spec->layers[i].ffn.width = lists.widths[i];
+    }
     if (full) {
       full_dims(config, own.is_object() && own.contains(key) ? own[key] : nlohmann::json(), &a);
       full_dim = a.key_dim;
@@ -64,6 +69,7 @@ Status attention(Config& config, ModelSpec* spec) {
                   make_rope(rope["full_attention"], 1e6, full_dim, spec->max_context, false));
   MILLRACE_ASSIGN(auto sliding, make_rope(rope["sliding_attention"], 1e4, config.uint("head_dim"),
                                           spec->max_context, false));
+  sliding.divided = false;
   spec->ropes = {std::move(full), std::move(sliding)};
   return {};
 }
@@ -74,17 +80,22 @@ Status build_gemma4(Config& config, ModelSpec* spec) {
   config.enter("text_config");
   config.expect("use_bidirectional_attention", "vision");  // then only between parts of a picture
   config.ignore({"vocab_size_per_layer_input", "expert_intermediate_size"});
+  Gemma4Lists lists;
+  if (config.is_gguf()) gemma4_from_gguf(config, &lists);
   MILLRACE_TRY(llama_like(config, spec, {.act = "gelu_pytorch_tanh", .rope_theta = 1e6}));
   MILLRACE_TRY(apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 5 != 0; }));
-  MILLRACE_TRY(attention(config, spec));
+  MILLRACE_TRY(attention(config, spec, lists));
   spec->embed_scale = static_cast<float>(std::sqrt(static_cast<double>(spec->hidden)));
   spec->tied = config.flag("tie_word_embeddings", true);
   spec->logit_softcap = static_cast<float>(config.number("final_logit_softcapping", 0.0));
   spec->layer_input = config.uint("hidden_size_per_layer_input", 0);
   const bool experts = config.flag("enable_moe_block", false);
   config.alias("top_k_experts", "num_experts_per_tok");
+  const bool scaled =
+      !config.is_gguf() || !config.shape_of("blk.0.layer_output_scale.weight").empty();
   for (auto& layer : spec->layers) {
-    layer.mixer_out_norm = layer.ffn_out_norm = layer.scaled = true;
+    layer.mixer_out_norm = layer.ffn_out_norm = true;
+    layer.scaled = scaled;
     layer.ffn.act = kernels::Activation::kGeluTanh;
     if (!experts) continue;
     MoeSpec moe = read_moe(config);
@@ -98,7 +109,7 @@ Status build_gemma4(Config& config, ModelSpec* spec) {
 
 void names_gemma4(bool gguf, NameRules* rules, std::vector<std::string>* drops) {
   using format::Role;
-  if (gguf) return;
+  if (gguf) return names_gemma4_gguf(rules);
   names_gemma(gguf, rules, drops);
   const std::string layer = "model.layers.{i}.", experts = layer + "experts.";
   put_first(rules, {{Role::kLayerTable, "model.embed_tokens_per_layer.weight"},

@@ -7,12 +7,7 @@ namespace {
 
 Status build(Config& config, ModelSpec* spec, bool interleaved) {
   MILLRACE_TRY(llama_like(config, spec, {.interleaved = interleaved, .partial = 0.5}));
-  for (auto& layer : spec->layers) {
-    auto& a = layer.attention;
-    a.o_bias = false;
-    if (config.is_gguf())
-      a.q_bias = a.k_bias = a.v_bias = !config.shape_of("blk.0.attn_q.bias").empty();
-  }
+  for (auto& layer : spec->layers) layer.attention.o_bias = false;
   return {};
 }
 

@@ -9,8 +9,12 @@ namespace millrace::model {
 
 Status read_latent_base(Config& config, ModelSpec* spec) {
   // Attention as in the plain config is not there, and its dimensions mean other things.
+  if (config.is_gguf()) {  // files older than the split of attn_kv_b have only the plain lengths
+    config.alias("head_dim", "qk_head_dim");
+    config.alias("value_head_dim", "v_head_dim");
+  }
   config.put("head_dim", config.is_gguf() ? config.uint("rope_dims", 2) : 2);
-  config.put("value_head_dim", 2);
+  config.put("value_head_dim", config.json("head_dim"));
   config.put("num_key_value_heads", config.json("num_attention_heads"));
   // GGUF: a tenth of mscale_all_dim, which mscale equals.
   auto rope = config.json("rope_scaling");
@@ -40,8 +44,8 @@ Status read_latent(Config& config, ModelSpec* spec, bool interleaved) {
   config.ignore({"qk_head_dim", "head_dim", "value_head_dim", "embedding_initializer_range"});
   config.expect("ep_size", 1);
   m.bias = spec->layers[0].attention.o_bias;
-  m.latent_eps = config.is_gguf() ? spec->norm_eps : 1e-6f;
-  m.key_up_transposed = !config.shape_of("embed_q.weight").empty() || config.is_gguf();
+  m.key_up_transposed =
+      !config.shape_of("embed_q.weight").empty() || !config.shape_of(".attn_k_b.weight").empty();
   m.rope = 0;
   double scale = 1.0 / std::sqrt(static_cast<double>(m.nope_dim + m.rope_dim));
   auto rope = config.json("rope_parameters");
@@ -109,6 +113,8 @@ void names_latent(bool gguf, NameRules* rules, std::vector<std::string>* drops) 
                       {Role::kKvDownNorm, a + "attn_kv_a_norm.weight"},
                       {Role::kKeyUpTransposed, a + "attn_k_b.weight", true},
                       {Role::kValueUp, a + "attn_v_b.weight", true},
+                      {Role::kKeyUp, a + "attn_kv_b.weight", false, false, Part::kHeadKey},
+                      {Role::kValueUp, a + "attn_kv_b.weight", false, false, Part::kHeadValue},
                       {Role::kIndexQ, x + "attn_q_b.weight"},
                       {Role::kIndexK, x + "attn_k.weight"},
                       {Role::kIndexKNorm, x + "k_norm.weight"},

@@ -16,11 +16,12 @@ void post_norm(ModelSpec* spec) {
 }  // namespace
 
 Status build_olmo2(Config& config, ModelSpec* spec) {
-  MILLRACE_TRY(llama_like(config, spec));
-  post_norm(spec);
   // GGUF files of OLMo 3 carry this architecture name too, with a window.
-  if (config.is_gguf() && config.has("sliding_window"))
-    return apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 4 != 0; });
+  const bool windows = config.is_gguf() && config.has("sliding_window");
+  MILLRACE_TRY(llama_like(
+      config, spec, {.sliding_rope_theta = windows ? config.number("rope_theta", 10000.0) : 0.0}));
+  post_norm(spec);
+  if (windows) return apply_windows(config, spec, [](uint32_t i) { return (i + 1) % 4 != 0; });
   return {};
 }
 

@@ -7,11 +7,8 @@ Status build_seed_oss(Config& config, ModelSpec* spec) {
   MILLRACE_TRY(llama_like(config, spec));
   config.ignore({"residual_dropout"});
   const bool out_bias = config.flag("attention_out_bias", false);
-  for (auto& layer : spec->layers) {
-    auto& a = layer.attention;
-    if (config.is_gguf()) a.q_bias = a.k_bias = a.v_bias = true;
-    a.o_bias = out_bias;
-  }
+  if (config.is_gguf()) return {};
+  for (auto& layer : spec->layers) layer.attention.o_bias = out_bias;
   return {};
 }
 
