@@ -130,11 +130,14 @@ class RandomWeight {
       }
       scales(block);
       six_bit_scales(block);
+      if (scales_ == Scales::kOrdinary) no_nan(block);
     }
   }
   void scales(uint8_t* p) {
     switch (layout_.format) {
       case WeightFormat::kF32:
+      case WeightFormat::kFP8_E4M3:
+      case WeightFormat::kNVFP4:  // its e4m3 scales stay random
         return put_eight(p, ScaleType::kF32);
       case WeightFormat::kF16:
         return put_eight(p, ScaleType::kF16);
@@ -159,6 +162,15 @@ class RandomWeight {
         return put_eight(p, layout_.scale_type);
       default:
         return put_eight(p, ScaleType::kF16);
+    }
+  }
+  // e4m3 bytes, which may be any, as no writer makes them: NaN becomes its neighbour.
+  void no_nan(uint8_t* block) {
+    const bool fp8 = layout_.format == WeightFormat::kFP8_E4M3;
+    if (!fp8 && layout_.format != WeightFormat::kNVFP4) return;
+    const uint32_t end = fp8 ? 32 + 256 : 32 + 16;
+    for (uint32_t i = 32; i < end; ++i) {
+      if ((block[i] & 0x7f) == 0x7f) block[i] ^= 1;
     }
   }
   // Formats whose integer scales have six bits.

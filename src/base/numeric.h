@@ -52,6 +52,15 @@ inline float e8m0_to_f32(uint8_t bits) {
   return std::bit_cast<float>(bits == 0 ? 0x00400000u : uint32_t{bits} << 23);
 }
 
+// E4M3: four bits of exponent (bias 7), three of mantissa, no infinities; NaN where all seven are set.
+inline float e4m3_to_f32(uint8_t bits) {
+  const uint32_t magnitude = bits & 0x7fu;
+  if (magnitude == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  // Exponent and mantissa where f32 has them: too small by 2^120, subnormals too.
+  const float value = std::bit_cast<float>(magnitude << 20) * 0x1p120f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | uint32_t{bits & 0x80u} << 24);
+}
+
 inline uint64_t round_up(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }

@@ -37,6 +37,10 @@ struct MxFp4Codec {
   }
 };
 
+// Formats with scales in tensors of their own.
+inline constexpr RecordShape kFp8Shape = {4, 1, 1, 0, 8};
+inline constexpr RecordShape kNvfp4Shape = {4, 1, 1, 2, 4};
+
 struct Q8_0Codec {
   static constexpr RecordShape kShape = {2, 1, 1, 0, 8};
   static constexpr uint32_t kBlockBytes = 34;

@@ -35,7 +35,10 @@ void unpack_codes(uint32_t bits, const uint8_t* words, uint8_t* codes) {
 }
 
 float head_value(const WeightLayout& layout, const uint8_t* at) {
-  if (layout.format == WeightFormat::kF32) return std::bit_cast<float>(load32(at));
+  if (layout.format == WeightFormat::kF32 || layout.format == WeightFormat::kFP8_E4M3 ||
+      layout.format == WeightFormat::kNVFP4) {
+    return std::bit_cast<float>(load32(at));
+  }
   if (layout.format == WeightFormat::kBF16) return bf16_to_f32(load16(at));
   if (layout.format == WeightFormat::kAffine) {
     if (layout.scale_type == ScaleType::kF32) return std::bit_cast<float>(load32(at));
@@ -104,6 +107,14 @@ void group_values(WeightFormat format, const float* head, const uint8_t* scales,
         out[i] = ds * static_cast<float>(codes[i]) - ms;
       }
       return;
+    case WeightFormat::kFP8_E4M3:
+      return each(codes, out, [=](uint8_t c) { return e4m3_to_f32(c) * d; });
+    case WeightFormat::kNVFP4: {
+      // Half of the scale, for a doubled table.
+      const float half = d * 0.5f;
+      return each_half(codes, half * e4m3_to_f32(scales[0]), half * e4m3_to_f32(scales[1]), out,
+                       [](float ds, int c) { return ds * static_cast<float>(kE2M1Doubled[c]); });
+    }
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:

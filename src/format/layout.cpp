@@ -35,6 +35,8 @@ constexpr std::array<FormatInfo, kWeightFormats> kFormats = {{
     {"iq4_xs", 256, 4, IQ4XSCodec::kShape},
     {"mxfp4", 32, 4, MxFp4Codec::kShape},
     {"affine", 0, 0, {}},
+    {"fp8_e4m3", 32, 8, kFp8Shape},
+    {"nvfp4", 32, 4, kNvfp4Shape},
 }};
 
 // Sizes of tile blocks as written in layout.h.
@@ -44,6 +46,8 @@ static_assert(8 * Q5_0Codec::kShape.bytes() == 16 + 160);
 static_assert(8 * Q5_1Codec::kShape.bytes() == 32 + 160);
 static_assert(8 * Q8_0Codec::kShape.bytes() == 16 + 256);
 static_assert(8 * MxFp4Codec::kShape.bytes() == 8 + 128);
+static_assert(8 * kFp8Shape.bytes() == 32 + 256);
+static_assert(8 * kNvfp4Shape.bytes() == 32 + 16 + 128);
 static_assert(8 * Q2KCodec::kShape.bytes() == 32 + 8 * (16 + 64));
 static_assert(8 * Q3KCodec::kShape.bytes() == 16 + 8 * (16 + 96));
 static_assert(8 * Q4KCodec::kShape.bytes() == 32 + 8 * (16 + 128));
@@ -94,6 +98,11 @@ uint64_t packed_bytes(const WeightLayout& layout) {
 
 uint32_t code_bits(const WeightLayout& layout) {
   return layout.format == WeightFormat::kAffine ? layout.bits : format_info(layout.format).bits;
+}
+
+bool takes_int8(const WeightLayout& layout) {
+  return code_bits(layout) != 0 && layout.format != WeightFormat::kFP8_E4M3 &&
+         layout.format != WeightFormat::kNVFP4;
 }
 
 Status check_layout(const WeightLayout& layout) {

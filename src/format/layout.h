@@ -24,11 +24,14 @@
 //   q2_K                block 256: d f16 x8 | dmin f16 x8 | 8 x { s u8 x8 | s u8 x8 | planes }, s = scale | min << 4
 //   q3_K                block 256: d f16 x8 | 8 x { scale u8 x8 | scale u8 x8 | planes }, scale 0..63, used as scale - 32
 //   iq4_xs              block 256: d f16 x8 | 8 x { scale u8 x8 | planes }, scale 0..63, used as scale - 32
+//   fp8_e4m3            block 32: scale f32 x8 | plane8 (e4m3 codes)
+//   nvfp4               block 32: scale f32 x8 | 2 x { scale e4m3 x8 of 16 } | plane4 (e2m1 codes)
 //   affine              block = group: scale x8 | bias x8 (type of the source) | group/32 x planes
 // Inner position order is the value order of the format's reference, whatever the nibble order of the source.
 // Decoded value of a code (f32, in the reference's own order of operations, see dequantize_row):
 //   q4_0 (c-8)*d; q5_0 (c-16)*d; q8_0 c*d; q4_1/q5_1 c*d+m; iq4 table[c]*d; mxfp4 table[c]*2^(e-128) (table doubled)
 //   q2_K d*sc*c - dmin*m; q3_K d*(sc-32)*(c-4); q4_K/q5_K d*sc*c - dmin*m; q6_K d*sc*(c-32); affine s*c + b.
+//   fp8_e4m3 e4m3(c)*s; nvfp4 (s/2*e4m3(of 16))*table[c] (table doubled)
 #pragma once
 
 #include <cstddef>
@@ -61,8 +64,10 @@ enum class WeightFormat : uint8_t {
   kIQ4_XS,
   kMXFP4,
   kAffine,
+  kFP8_E4M3,  // 8-bit floats with a scale; the source has one for a square of rows and columns
+  kNVFP4,
 };
-inline constexpr int kWeightFormats = 17;
+inline constexpr int kWeightFormats = 19;
 
 enum class ScaleType : uint8_t { kF32, kF16, kBF16 };
 
@@ -86,6 +91,8 @@ uint64_t block_bytes(const WeightLayout& layout);   // bytes of a block of a til
 uint64_t tile_bytes(const WeightLayout& layout);    // cols / block_cols * block_bytes
 uint64_t packed_bytes(const WeightLayout& layout);  // ceil(rows / 8) * tile_bytes
 uint32_t code_bits(const WeightLayout& layout);     // 2..8; 0 for float formats
+// Whether products may round activations to int8: codes stand for integers. Float codes take floats.
+bool takes_int8(const WeightLayout& layout);
 
 // True when cols fits the format (a multiple of block_cols, and of 32 for quantized formats).
 Status check_layout(const WeightLayout& layout);

@@ -39,7 +39,7 @@ Expected<bool> Coverage::add(const WeightView& view) {
   bool any = false;
   const auto tensors = tensors_of(view);
   for (size_t i = 0; i < 3; ++i) {
-    if (tensors[i] == kNoTensor || whole[i].bytes == 0) continue;
+    if (tensors[i] == kNoTensor || whole[i].bytes == 0 || only_read(view, i)) continue;
     const SourceTensor& tensor = source_.tensors[tensors[i]];
     const uint64_t element = info(tensor.type).block_bytes;
     uint64_t unit = one[i].bytes, first = 0, number = view.layout.rows;

@@ -21,6 +21,7 @@ std::string kind_of(const ModelSource& source, const WeightView& view) {
 
 // Bytes of tensor i that the view stands for.
 Expected<uint64_t> covered_bytes(const ModelSource& source, const WeightView& view, size_t i) {
+  if (only_read(view, i)) return uint64_t{0};
   const uint64_t values = uint64_t{view.layout.rows} * view.layout.cols;
   if (view.vector || view.transposed) {
     return values * info(source.tensors[tensors_of(view)[i]].type).block_bytes;

@@ -159,12 +159,63 @@ Expected<WeightLayout> affine_layout(const ModelSource& source, const SourceTens
   return layout;
 }
 
+uint64_t parts_of(uint64_t count, uint64_t part) { return (count + part - 1) / part; }
+
+Expected<WeightLayout> fp8_layout(const ModelSource& source, const SourceTensor& weight,
+                                  uint32_t scales_index, const QuantParams& quant) {
+  MILLRACE_ASSIGN(const SourceTensor* scales, tensor_at(source, scales_index, "scales"));
+  MILLRACE_TRY(scale_type_of(*scales));
+  if (quant.scale_rows == 0 || quant.scale_cols == 0 || quant.scale_cols % kGroup != 0) {
+    return misfit(weight,
+                  fmt::format("scales for {} x {} weights (columns must be a multiple of {})",
+                              quant.scale_rows, quant.scale_cols, kGroup));
+  }
+  const Stack stack = stack_of(weight, false), side = stack_of(*scales, false);
+  if (stack.rows > UINT32_MAX || stack.cols > UINT32_MAX) return misfit(weight, "is too large");
+  if (side.matrices != stack.matrices || side.rows != parts_of(stack.rows, quant.scale_rows) ||
+      side.cols != parts_of(stack.cols, quant.scale_cols)) {
+    return misfit(
+        *scales,
+        fmt::format("does not fit weights of {} x {} x {} with a scale for {} x {}", stack.matrices,
+                    stack.rows, stack.cols, quant.scale_rows, quant.scale_cols));
+  }
+  WeightLayout layout;
+  layout.format = WeightFormat::kFP8_E4M3;
+  layout.rows = static_cast<uint32_t>(stack.rows);
+  layout.cols = static_cast<uint32_t>(stack.cols);
+  return layout;
+}
+
+Expected<WeightLayout> nvfp4_layout(const ModelSource& source, const SourceTensor& weight,
+                                    uint32_t scales_index, uint32_t whole_index) {
+  MILLRACE_ASSIGN(const SourceTensor* scales, tensor_at(source, scales_index, "scales"));
+  if (whole_index == kNoTensor) {
+    return misfit(weight, fmt::format("nvfp4, without '{}'", beside(weight, "weight_scale_2")));
+  }
+  MILLRACE_ASSIGN(const SourceTensor* whole, tensor_at(source, whole_index, "scale"));
+  const Stack stack = stack_of(weight, false);
+  if (stack.rows > UINT32_MAX || stack.cols > UINT32_MAX / 2) return misfit(weight, "is too large");
+  if (stack.cols % 16 != 0) return misfit(weight, "nvfp4 rows must be whole groups of 32");
+  MILLRACE_TRY(check_side(*scales, stack, stack.cols / 8));
+  uint64_t values = 1;
+  for (const uint64_t axis : whole->shape) values *= axis;
+  if (whole->type != SourceType::kF32 || (values != 1 && values != stack.matrices))
+    return misfit(*whole, "must be one f32, or one for each matrix");
+  WeightLayout layout;
+  layout.format = WeightFormat::kNVFP4;
+  layout.rows = static_cast<uint32_t>(stack.rows);
+  layout.cols = static_cast<uint32_t>(stack.cols * 2);
+  return layout;
+}
+
 // The layout of a whole matrix of the view's weight, from the source.
 Expected<WeightLayout> source_layout(const ModelSource& source, const WeightView& view) {
   QuantParams quant;
   quant.bits = view.layout.bits;
   quant.group = view.layout.group;
   quant.mxfp4 = view.layout.format == WeightFormat::kMXFP4;
+  quant.scale_rows = view.scale_rows;
+  quant.scale_cols = view.scale_cols;
   return layout_of(source, view.weight, view.scales, view.biases, quant);
 }
 
@@ -205,8 +256,14 @@ Expected<WeightLayout> layout_of(const ModelSource& source, uint32_t weight, uin
                                  uint32_t biases, const QuantParams& quant) {
   MILLRACE_ASSIGN(const SourceTensor* tensor, tensor_at(source, weight, "weight"));
   WeightLayout layout;
+  const bool fp8_scales =
+      scales < source.tensors.size() && source.tensors[scales].type == SourceType::kF8E4M3;
   if (scales != kNoTensor) {
-    if (quant.mxfp4) {
+    if (tensor->type == SourceType::kF8E4M3) {
+      MILLRACE_ASSIGN(layout, fp8_layout(source, *tensor, scales, quant));
+    } else if (tensor->type == SourceType::kU8 && fp8_scales) {
+      MILLRACE_ASSIGN(layout, nvfp4_layout(source, *tensor, scales, biases));
+    } else if (quant.mxfp4) {
       if (biases != kNoTensor) return misfit(*tensor, "mxfp4 weights have no biases");
       MILLRACE_ASSIGN(layout, mxfp4_layout(source, *tensor, scales));
     } else {
@@ -241,6 +298,10 @@ std::array<uint64_t, 3> source_row_bytes(const WeightLayout& layout, bool separa
     case WeightFormat::kMXFP4:
       if (separate_scales) return {cols / 2, cols / kGroup, 0};
       break;
+    case WeightFormat::kFP8_E4M3:
+      return {cols, 0, 0};
+    case WeightFormat::kNVFP4:
+      return {cols / 2, cols / 16, 0};
     default:
       break;
   }
@@ -290,12 +351,46 @@ Expected<ViewShape> view_shape(const ModelSource& source, const WeightView& view
   return shape;
 }
 
+bool only_read(const WeightView& view, size_t i) {
+  return (view.layout.format == WeightFormat::kFP8_E4M3 && i == 1) ||
+         (view.layout.format == WeightFormat::kNVFP4 && i == 2);
+}
+
+namespace {
+
+// Of a tensor that is only read: the rows of scales that the view's rows need, or the one scale.
+Extent read_extent(const ModelSource& source, const WeightView& view, const ViewShape& shape,
+                   uint32_t index) {
+  const SourceTensor& tensor = source.tensors[index];
+  Extent extent;
+  extent.file = tensor.file;
+  if (view.layout.format == WeightFormat::kNVFP4) {
+    extent.offset = tensor.offset + (tensor.bytes > 4 ? 4 * view.index : 0);
+    extent.bytes = 4;
+    return extent;
+  }
+  const uint64_t unit = parts_of(view.layout.cols, view.scale_cols) * info(tensor.type).block_bytes;
+  const uint64_t first = view.row_begin / view.scale_rows;
+  const uint64_t last =
+      (view.row_begin + uint64_t{view.layout.rows - 1} * view.row_step) / view.scale_rows;
+  const uint64_t before = view.index * parts_of(shape.source_rows, view.scale_rows) + first;
+  extent.offset = tensor.offset + before * unit;
+  extent.bytes = (last - first + 1) * unit;
+  return extent;
+}
+
+}  // namespace
+
 Expected<std::array<Extent, 3>> view_extents(const ModelSource& source, const WeightView& view) {
   MILLRACE_ASSIGN(const ViewShape shape, view_shape(source, view));
   const std::array<uint32_t, 3> tensors = {view.weight, view.scales, view.biases};
   const uint64_t count = view.vector ? view.layout.cols : view.layout.rows;
   std::array<Extent, 3> extents;
   for (size_t i = 0; i < 3; ++i) {
+    if (tensors[i] != kNoTensor && !view.vector && only_read(view, i)) {
+      extents[i] = read_extent(source, view, shape, tensors[i]);
+      continue;
+    }
     if (tensors[i] == kNoTensor || shape.row_bytes[i] == 0) continue;
     const SourceTensor& tensor = source.tensors[tensors[i]];
     extents[i].file = tensor.file;

@@ -20,8 +20,10 @@ struct WeightView {
   bool vector = false;
   bool transposed = false;      // source is stored [cols, source rows] (float formats only)
   uint32_t weight = kNoTensor;  // index into ModelSource::tensors
-  uint32_t scales = kNoTensor;  // affine, and mxfp4 with separate scales
-  uint32_t biases = kNoTensor;  // affine only
+  uint32_t scales = kNoTensor;  // affine, mxfp4 with separate scales, fp8_e4m3, nvfp4
+  uint32_t biases = kNoTensor;  // affine; nvfp4: the scale of the whole matrix
+  uint16_t scale_rows = 0;      // fp8_e4m3: a scale serves so many rows
+  uint16_t scale_cols = 0;      // and columns (a multiple of 32)
   uint64_t index = 0;           // which matrix of a stacked tensor [..., rows, cols]
   uint32_t row_begin = 0;       // first source row used
   uint32_t row_step = 1;        // 2 for interleaved gate/up
@@ -40,6 +42,10 @@ Expected<std::array<Extent, 3>> view_extents(const ModelSource& source, const We
 
 uint64_t view_bytes(const WeightView& view);  // bytes in the piece
 
+// Whether source tensor i of the view ([0] weight, [1] scales, [2] biases) is only read: its values are
+// repeated in the piece, and unpacking does not write it. Packed models keep such tensors beside.
+bool only_read(const WeightView& view, size_t i);
+
 // `from[i]` holds the bytes of extent i. `to` has view_bytes(view) bytes. Pure permutation, no failure.
 void pack_view(const ModelSource& source, const WeightView& view,
                const std::array<std::span<const std::byte>, 3>& from, std::span<std::byte> to);
@@ -53,6 +59,7 @@ struct QuantParams {
   uint8_t bits = 0;
   uint16_t group = 0;
   bool mxfp4 = false;
+  uint16_t scale_rows = 128, scale_cols = 128;  // fp8_e4m3
 };
 Expected<WeightLayout> layout_of(const ModelSource& source, uint32_t weight, uint32_t scales,
                                  uint32_t biases, const QuantParams& quant);

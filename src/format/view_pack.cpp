@@ -1,8 +1,10 @@
 // Source rows -> tiles and back. Every format is walked the same way: the eight rows of a tile are
 // re-coded one by one into records (block_codecs.h), which are then interleaved (row_record.h).
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
+#include "base/numeric.h"
 #include "format/block_codecs.h"
 #include "format/view.h"
 #include "format/view_shape.h"
@@ -138,6 +140,94 @@ void unpack_stream(const WeightLayout& layout, const uint8_t* from, const Stream
         for (uint32_t g = 0; g < shape.groups; ++g, codes += 4 * kBits, record += 4 * kBits) {
           store_stream<kBits>(load_codes<kBits>(record), codes);
         }
+      }
+    }
+  }
+}
+
+// 8-bit floats whose scales serve a rectangle of rows and columns: in the tile each row has its scale,
+// widened to f32, in front of every group.
+float fp8_scale(SourceType type, const uint8_t* scales, uint64_t at) {
+  if (type == SourceType::kF32) return std::bit_cast<float>(load32(scales + 4 * at));
+  if (type == SourceType::kF16) return f16_to_f32(load16(scales + 2 * at));
+  return bf16_to_f32(load16(scales + 2 * at));
+}
+
+void pack_fp8(const ModelSource& source, const WeightView& view, const Streams<const uint8_t>& from,
+              uint8_t* to) {
+  alignas(64) uint8_t records[kTileRows * kMaxRecord];
+  const WeightLayout& layout = view.layout;
+  const SourceType type = source.tensors[view.scales].type;
+  const uint64_t columns = (uint64_t{layout.cols} + view.scale_cols - 1) / view.scale_cols;
+  const uint64_t first = view.row_begin / view.scale_rows;  // where the scales at hand begin
+  for (uint32_t tile = 0; tile < tiles_of(layout); ++tile) {
+    const uint32_t rows = rows_of_tile(layout, tile);
+    if (rows < kTileRows) std::memset(records, 0, sizeof(records));
+    for (uint32_t b = 0; b < layout.cols / kGroup; ++b) {
+      for (uint32_t r = 0; r < rows; ++r) {
+        const uint64_t row = uint64_t{tile} * kTileRows + r;
+        const uint64_t part = (view.row_begin + row * view.row_step) / view.scale_rows - first;
+        const float scale =
+            fp8_scale(type, from.base[1], part * columns + uint64_t{b} * kGroup / view.scale_cols);
+        uint8_t* record = records + kMaxRecord * r;
+        std::memcpy(record, &scale, 4);
+        stream_to_words<8>(from.base[0] + row * from.stride[0] + uint64_t{kGroup} * b, record + 4);
+      }
+      interleave(kFp8Shape, records, to);
+      to += kTileRows * kFp8Shape.bytes();
+    }
+  }
+}
+
+void unpack_fp8(const WeightLayout& layout, const uint8_t* from, const Streams<uint8_t>& to) {
+  alignas(64) uint8_t records[kTileRows * kMaxRecord];
+  for (uint32_t tile = 0; tile < tiles_of(layout); ++tile) {
+    const uint32_t rows = rows_of_tile(layout, tile);
+    for (uint32_t b = 0; b < layout.cols / kGroup; ++b) {
+      separate(kFp8Shape, from, records);
+      from += kTileRows * kFp8Shape.bytes();
+      for (uint32_t r = 0; r < rows; ++r) {
+        const uint64_t row = uint64_t{tile} * kTileRows + r;
+        store_stream<8>(load_codes<8>(records + kMaxRecord * r + 4),
+                        to.base[0] + row * to.stride[0] + uint64_t{kGroup} * b);
+      }
+    }
+  }
+}
+
+// Codes of four bits with a scale for 16 of them, and one for the whole matrix.
+void pack_nvfp4(const WeightLayout& layout, const Streams<const uint8_t>& from, uint8_t* to) {
+  alignas(64) uint8_t records[kTileRows * kMaxRecord];
+  for (uint32_t tile = 0; tile < tiles_of(layout); ++tile) {
+    const uint32_t rows = rows_of_tile(layout, tile);
+    if (rows < kTileRows) std::memset(records, 0, sizeof(records));
+    for (uint32_t b = 0; b < layout.cols / kGroup; ++b) {
+      for (uint32_t r = 0; r < rows; ++r) {
+        const uint64_t row = uint64_t{tile} * kTileRows + r;
+        uint8_t* record = records + kMaxRecord * r;
+        std::memcpy(record, from.base[2], 4);
+        std::memcpy(record + 4, from.base[1] + row * from.stride[1] + uint64_t{2} * b, 2);
+        stream_to_words<4>(from.base[0] + row * from.stride[0] + uint64_t{16} * b, record + 6);
+      }
+      interleave(kNvfp4Shape, records, to);
+      to += kTileRows * kNvfp4Shape.bytes();
+    }
+  }
+}
+
+void unpack_nvfp4(const WeightLayout& layout, const uint8_t* from, const Streams<uint8_t>& to) {
+  alignas(64) uint8_t records[kTileRows * kMaxRecord];
+  for (uint32_t tile = 0; tile < tiles_of(layout); ++tile) {
+    const uint32_t rows = rows_of_tile(layout, tile);
+    for (uint32_t b = 0; b < layout.cols / kGroup; ++b) {
+      separate(kNvfp4Shape, from, records);
+      from += kTileRows * kNvfp4Shape.bytes();
+      for (uint32_t r = 0; r < rows; ++r) {
+        const uint64_t row = uint64_t{tile} * kTileRows + r;
+        const uint8_t* record = records + kMaxRecord * r;
+        std::memcpy(to.base[1] + row * to.stride[1] + uint64_t{2} * b, record + 4, 2);
+        store_stream<4>(load_codes<4>(record + 6),
+                        to.base[0] + row * to.stride[0] + uint64_t{16} * b);
       }
     }
   }
@@ -293,6 +383,10 @@ void pack_view(const ModelSource& source, const WeightView& view,
     pack_floats<uint32_t>(layout, float_steps(source, view), streams.base[0], target);
   } else if (narrow) {
     pack_floats<uint16_t>(layout, float_steps(source, view), streams.base[0], target);
+  } else if (layout.format == WeightFormat::kFP8_E4M3) {
+    pack_fp8(source, view, streams, target);
+  } else if (layout.format == WeightFormat::kNVFP4) {
+    pack_nvfp4(layout, streams, target);
   } else if (view.scales != kNoTensor) {
     with_stream(layout, [&]<int kBits, class Scale>() {
       pack_stream<kBits, Scale>(layout, streams, target);
@@ -317,6 +411,10 @@ void unpack_view(const ModelSource& source, const WeightView& view, std::span<co
     unpack_floats<uint32_t>(layout, float_steps(source, view), packed, streams.base[0]);
   } else if (narrow) {
     unpack_floats<uint16_t>(layout, float_steps(source, view), packed, streams.base[0]);
+  } else if (layout.format == WeightFormat::kFP8_E4M3) {
+    unpack_fp8(layout, packed, streams);
+  } else if (layout.format == WeightFormat::kNVFP4) {
+    unpack_nvfp4(layout, packed, streams);
   } else if (view.scales != kNoTensor) {
     with_stream(layout, [&]<int kBits, class Scale>() {
       unpack_stream<kBits, Scale>(layout, packed, streams);

@@ -14,7 +14,7 @@ namespace {
 
 using format::WeightFormat;
 
-bool is_float(const format::WeightLayout& layout) { return format::code_bits(layout) == 0; }
+bool is_float(const format::WeightLayout& layout) { return !format::takes_int8(layout); }
 
 // What a ladder is built over.
 struct Kind {
@@ -116,6 +116,8 @@ MatmulFn avx2_i8(const Kind& kind) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
+    case WeightFormat::kFP8_E4M3:
+    case WeightFormat::kNVFP4:
       return nullptr;
     case WeightFormat::kQ4_0:
       return avx2::q4_0_i8;
@@ -183,6 +185,10 @@ MatmulFn avx2_f32(const Kind& kind) {
       return avx2::iq4_xs_f32;
     case WeightFormat::kMXFP4:
       return avx2::mxfp4_f32;
+    case WeightFormat::kFP8_E4M3:
+      return avx2::fp8_e4m3_f32;
+    case WeightFormat::kNVFP4:
+      return avx2::nvfp4_f32;
     case WeightFormat::kAffine:
       return avx2_affine_f32(kind.bits);
   }

@@ -6,6 +6,7 @@
 //
 //   float weights, or any format with f32 activations:
 //     acc = 0; for k ascending: acc = fma(w_k, x_k, acc)            w_k = the value dequantize_row gives
+//   (fp8_e4m3 and nvfp4 count as float weights: their codes are floats)
 //   quantized weights with int8 activations; a group g is 32 inner positions with activation scale
 //   dx[g], codes xq and sum[g] = sum of xq (int32); idot = exact integer dot of weight codes and xq:
 //     q4_0 q5_0 q8_0 iq4_nl   acc = fma(d * dx, float(idot), acc)        codes after their offset/table

@@ -326,7 +326,7 @@ const float* Forward::Impl::vector(const Held& held, Role role, uint32_t* slot) 
 bool Forward::Impl::quantizes(const Held& held, Role role) const {
   const int t = held.find(role);
   if (t < 0 || options.activations == kernels::Activations::kF32) return false;
-  return format::code_bits(held.piece->tensors[static_cast<size_t>(t)].view.layout) != 0;
+  return format::takes_int8(held.piece->tensors[static_cast<size_t>(t)].view.layout);
 }
 
 void Forward::Impl::quantize(RowBuffer& buffer, uint32_t n) {

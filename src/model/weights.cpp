@@ -54,6 +54,7 @@ class Builder {
   Expected<WeightView> resolve(const Piece& piece, const Want& want, const NameRule& rule,
                                uint32_t tensor);
   Expected<QuantParams> quant_of(const std::string& name) const;
+  Status float_companions(uint32_t tensor, WeightView* view);
   void part_rows(const Piece& piece, const NameRule& rule, const Want& want, uint32_t* begin,
                  uint32_t* step, uint32_t* total) const;
   void close(Piece piece);
@@ -61,7 +62,8 @@ class Builder {
   const format::ModelSource& source_;
   const ModelSpec& spec_;
   const NameRules& rules_;
-  std::vector<uint8_t> used_;  // by tensor: 0, or one more than the role it serves
+  std::vector<uint32_t> activation_scales_;  // tensors that only other engines' kernels want
+  std::vector<uint8_t> used_;                // by tensor: 0, or one more than the role it serves
   format::PieceTable table_;
 };
 
@@ -69,6 +71,19 @@ class Builder {
 Expected<QuantParams> Builder::quant_of(const std::string& name) const {
   QuantParams params;
   if (!source_.config) return params;
+  if (auto own = source_.config->find("quantization_config");
+      own != source_.config->end() && own->is_object() && own->contains("weight_block_size")) {
+    const auto& size = (*own)["weight_block_size"];
+    const auto whole = [](const nlohmann::json& n) {
+      return n.is_number_unsigned() && n.get<uint64_t>() >= 1 && n.get<uint64_t>() <= 32768;
+    };
+    if (!size.is_array() || size.size() != 2 || !whole(size[0]) || !whole(size[1])) {
+      return fail(Code::kInvalid, "{}: 'weight_block_size' of 'quantization_config' is {}",
+                  source_.path, size.dump());
+    }
+    params.scale_rows = size[0].get<uint16_t>();
+    params.scale_cols = size[1].get<uint16_t>();
+  }
   auto found = source_.config->find("quantization");
   if (found == source_.config->end() || !found->is_object()) return params;
   std::string module = name;
@@ -98,6 +113,39 @@ Expected<QuantParams> Builder::quant_of(const std::string& name) const {
     MILLRACE_TRY(read(*own));
   }
   return params;
+}
+
+// Scales of 8-bit floats (DeepSeek: X.weight_scale_inv) and of nvfp4 (modelopt: X.weight_scale and
+// X.weight_scale_2). X.input_scale serves kernels that round activations to such floats; ours do not.
+Status Builder::float_companions(uint32_t tensor, WeightView* view) {
+  const auto& t = source_.tensors[tensor];
+  const auto find = [&](std::string_view suffix) -> const uint32_t* {
+    std::string name;
+    if (!ends_with_replace(t.name, ".weight", suffix, &name)) return nullptr;
+    const auto it = source_.by_name.find(name);
+    return it == source_.by_name.end() ? nullptr : &it->second;
+  };
+  const auto missing = [&](std::string_view suffix) {
+    return fail(Code::kNotFound, "{}: tensor '{}' ({}) needs its scales; '{}{}' is missing",
+                source_.path, t.name, format::info(t.type).name,
+                t.name.substr(0, t.name.size() - std::string_view(".weight").size()), suffix);
+  };
+  if (!t.name.ends_with(".weight")) return {};
+  if (t.type == format::SourceType::kF8E4M3) {
+    const uint32_t* scales = find(".weight_scale_inv");
+    if (!scales) return missing(".weight_scale_inv");
+    view->scales = *scales;
+  } else if (t.type == format::SourceType::kU8) {
+    const uint32_t *scales = find(".weight_scale"), *whole = find(".weight_scale_2");
+    if (!scales) return missing(".weight_scale");
+    if (!whole) return missing(".weight_scale_2");
+    view->scales = *scales;
+    view->biases = *whole;
+  } else {
+    return {};
+  }
+  if (const uint32_t* input = find(".input_scale")) activation_scales_.push_back(*input);
+  return {};
 }
 
 // Source rows of the part: first, distance, and how many rows the whole tensor must have.
@@ -194,6 +242,7 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
     if (auto it = source_.by_name.find(companion); it != source_.by_name.end())
       *slots[s] = it->second;
   }
+  MILLRACE_TRY(float_companions(tensor, &view));
   if (ends_with_replace(t.name, "_blocks", "_scales", &companion)) {
     auto it = source_.by_name.find(companion);
     if (it == source_.by_name.end())
@@ -203,6 +252,10 @@ Expected<WeightView> Builder::resolve(const Piece& piece, const Want& want, cons
   }
   MILLRACE_ASSIGN(auto quant, quant_of(t.name));
   if (t.name.ends_with("_blocks")) quant.mxfp4 = true;
+  if (t.type == format::SourceType::kF8E4M3) {
+    view.scale_rows = quant.scale_rows;
+    view.scale_cols = quant.scale_cols;
+  }
   MILLRACE_ASSIGN(view.layout, format::layout_of(source_, tensor, view.scales, view.biases, quant));
   // layout_of looks at the last two axes; a transposed tensor's are the other way round.
   if (rule.transposed) std::swap(view.layout.rows, view.layout.cols);
@@ -351,6 +404,8 @@ Expected<format::PieceTable> Builder::build(const std::vector<std::string>& drop
     bool drop = spec_.tied && std::any_of(rules_.begin(), rules_.end(), [&](const NameRule& r) {
                   return r.role == Role::kHead && r.pattern == name;
                 });
+    drop = drop || std::find(activation_scales_.begin(), activation_scales_.end(), t) !=
+                       activation_scales_.end();
     for (const auto& pattern : drops)
       drop = drop || matches(pattern, name) || lies_beyond(pattern, name, spec_);
     if (drop) {

@@ -245,5 +245,175 @@ TEST(QuantizedLayouts, GptOssBlocks) {
   EXPECT_EQ(got, logits_of(temp / "packed", f.ids()));
 }
 
+// The value of an e4m3 code, spelled out.
+float e4m3(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return code & 128 ? -magnitude : magnitude;
+}
+
+uint8_t nearest_e4m3(float value) {
+  uint8_t best = 0;
+  for (int code = 0; code < 256; ++code) {
+    if ((code & 127) != 127 && std::abs(e4m3(code) - value) < std::abs(e4m3(best) - value))
+      best = static_cast<uint8_t>(code);
+  }
+  return best;
+}
+
+bool is_quantized_by_others(const std::string& name, const TensorF32& t) {
+  return name.ends_with("_proj.weight") && t.shape.size() == 2 && t.shape[1] % kGroupSize == 0;
+}
+
+// DeepSeek's 8-bit floats: a scale for each rectangle of weights, those at the edges smaller.
+Copies to_fp8(const Fixture& f, uint64_t rows, uint64_t cols) {
+  Copies out;
+  out.config = f.config;
+  out.config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e4m3"}};
+  if (rows != 128 || cols != 128)
+    out.config["quantization_config"]["weight_block_size"] = {rows, cols};
+  for (const auto& [name, t] : f.tensors) {
+    if (!is_quantized_by_others(name, t)) {
+      out.quantized[name] = {"F32", t.shape, bytes_of(t.values)};
+      out.dequantized[name] = t;
+      continue;
+    }
+    const uint64_t across = (t.shape[1] + cols - 1) / cols, down = (t.shape[0] + rows - 1) / rows;
+    std::vector<float> scales(across * down, 0.0f);
+    const auto scale_at = [&](uint64_t i) -> float& {
+      return scales[i / t.shape[1] / rows * across + i % t.shape[1] / cols];
+    };
+    for (uint64_t i = 0; i < t.values.size(); ++i)
+      scale_at(i) = std::max(scale_at(i), std::abs(t.values[i]) / 448.0f);
+    std::vector<uint8_t> codes;
+    TensorF32 back{t.shape, {}};
+    for (uint64_t i = 0; i < t.values.size(); ++i) {
+      codes.push_back(scale_at(i) > 0 ? nearest_e4m3(t.values[i] / scale_at(i)) : uint8_t{0});
+      back.values.push_back(e4m3(codes.back()) * scale_at(i));
+    }
+    out.quantized[name] = {"F8_E4M3", t.shape, bytes_of(codes)};
+    out.quantized[name + "_scale_inv"] = {"F32", {down, across}, bytes_of(scales)};
+    out.dequantized[name] = back;
+    ++out.weights;
+  }
+  return out;
+}
+
+// modelopt's nvfp4: e2m1 codes, an e4m3 scale for 16 of them, an f32 scale for the tensor.
+Copies to_nvfp4(const Fixture& f) {
+  Copies out;
+  out.config = f.config;
+  out.config["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+  for (const auto& [name, t] : f.tensors) {
+    if (!is_quantized_by_others(name, t)) {
+      out.quantized[name] = {"F32", t.shape, bytes_of(t.values)};
+      out.dequantized[name] = t;
+      continue;
+    }
+    float most = 0;
+    for (const float v : t.values) most = std::max(most, std::abs(v));
+    const float whole = most / (6 * 448);
+    Quantized q;
+    std::vector<uint8_t> scales;
+    TensorF32 back{t.shape, {}};
+    for (uint64_t i = 0; i < t.values.size(); i += 16) {
+      float peak = 0;
+      for (uint64_t k = 0; k < 16; ++k) peak = std::max(peak, std::abs(t.values[i + k]));
+      scales.push_back(nearest_e4m3(peak / 6 / whole));
+      const float scale = whole * e4m3(scales.back());
+      for (uint64_t k = 0; k < 16; ++k) {
+        uint8_t best = 0;
+        for (uint8_t c = 1; c < 16; ++c) {
+          const auto far = [&](uint8_t code) {
+            return std::abs(kE2M1[code] * scale - t.values[i + k]);
+          };
+          if (far(c) < far(best)) best = c;
+        }
+        q.codes.push_back(best);
+        back.values.push_back(kE2M1[best] * scale);
+      }
+    }
+    const std::vector<uint64_t> none;
+    out.quantized[name] = {"U8", {t.shape[0], t.shape[1] / 2}, packed_codes(q, Kind::kMxfp4)};
+    out.quantized[name + "_scale"] = {"F8_E4M3", {t.shape[0], t.shape[1] / 16}, bytes_of(scales)};
+    out.quantized[name + "_scale_2"] = {"F32", none, bytes_of(std::vector<float>{whole})};
+    const std::string base = name.substr(0, name.size() - 6);
+    out.quantized[base + "input_scale"] = {"F32", none, bytes_of(std::vector<float>{1.0f})};
+    out.dequantized[name] = back;
+    ++out.weights;
+  }
+  return out;
+}
+
+void check_copies(const Copies& copies, const Fixture& f, const std::string& what) {
+  EXPECT_GT(copies.weights, 8) << what;
+  TempFolder temp;
+  write_raw(temp / "quantized", copies.config, copies.quantized);
+  write_folder(temp / "plain", f.config, copies.dequantized);
+  const auto got = logits_of(temp / "quantized", f.ids());
+  EXPECT_LT(off(logits_of(temp / "plain", f.ids()), got), kSame) << what;
+  // Float codes take float activations; the other weights of these models are floats too.
+  EXPECT_EQ(got, logits_of(temp / "quantized", f.ids(), ActivationPrecision::kInt8)) << what;
+  pack_to(temp / "quantized", temp / "packed");
+  EXPECT_EQ(got, logits_of(temp / "packed", f.ids())) << what << " packed";
+}
+
+TEST(QuantizedLayouts, DeepSeekFp8) {
+  Fixture f("deepseek_v3");
+  widen_latent(&f);
+  check_copies(to_fp8(f, 128, 128), f, "deepseek_v3, 128 x 128");
+  check_copies(to_fp8(f, 40, 64), f, "deepseek_v3, 40 x 64");
+  const Fixture dense("qwen3");
+  check_copies(to_fp8(dense, 48, 32), dense, "qwen3, 48 x 32");
+}
+
+TEST(QuantizedLayouts, ModeloptNvfp4) {
+  Fixture f("deepseek_v3");
+  widen_latent(&f);
+  check_copies(to_nvfp4(f), f, "deepseek_v3");
+  const Fixture dense("qwen3");
+  check_copies(to_nvfp4(dense), dense, "qwen3");
+}
+
+TEST(QuantizedLayouts, WhatIsMissingBesideFloatCodesIsNamed) {
+  const Fixture f("qwen3");
+  const std::string weight = "model.layers.0.self_attn.q_proj.weight";
+  const auto message = [&](const Copies& copies) {
+    TempFolder temp;
+    write_raw(temp / "m", copies.config, copies.quantized);
+    EngineOptions options;
+    options.model = temp / "m";
+    auto engine = Engine::open(options);
+    return engine ? std::string("opened") : engine.error().message;
+  };
+  Copies fp8 = to_fp8(f, 128, 128), nvfp4 = to_nvfp4(f);
+  EXPECT_EQ(message(fp8), "opened");
+  EXPECT_EQ(message(nvfp4), "opened");
+  auto broken = fp8;
+  broken.quantized.erase(weight + "_scale_inv");
+  EXPECT_NE(message(broken).find(weight + "_scale_inv"), std::string::npos) << message(broken);
+  broken = fp8;
+  broken.quantized[weight + "_scale_inv"].shape = {1, 1};
+  broken.quantized[weight + "_scale_inv"].bytes.resize(4);
+  broken.config["quantization_config"]["weight_block_size"] = {16, 32};
+  EXPECT_NE(message(broken).find("_scale_inv"), std::string::npos) << message(broken);
+  broken = fp8;
+  broken.config["quantization_config"]["weight_block_size"] = {128};
+  EXPECT_NE(message(broken).find("weight_block_size"), std::string::npos) << message(broken);
+  broken.config["quantization_config"]["weight_block_size"] = {128, 100};
+  EXPECT_NE(message(broken).find("128 x 100"), std::string::npos) << message(broken);
+  for (const char* part : {"_scale", "_scale_2"}) {
+    broken = nvfp4;
+    broken.quantized.erase(weight + part);
+    EXPECT_NE(message(broken).find(weight + part), std::string::npos) << message(broken);
+  }
+  broken = nvfp4;
+  broken.quantized["model.layers.0.self_attn.z_proj.input_scale"] =
+      broken.quantized["model.layers.0.self_attn.q_proj.input_scale"];
+  EXPECT_NE(message(broken).find("z_proj.input_scale"), std::string::npos) << message(broken);
+}
+
 }  // namespace
 }  // namespace millrace::test

@@ -61,7 +61,7 @@ std::vector<uint32_t> cols_of(const WeightLayout& layout) {
 }
 
 std::vector<Activations> activations_of(const WeightLayout& layout) {
-  if (format::code_bits(layout) == 0) return {Activations::kF32};
+  if (!format::takes_int8(layout)) return {Activations::kF32};
   return {Activations::kInt8, Activations::kF32};
 }
 
@@ -84,7 +84,7 @@ void expect_scalar_bits(const WeightLayout& layout, Scales scales, bool saturate
   constexpr uint32_t kMost = 33;
   const RandomWeight weight(layout, scales, seed);
   RandomRows rows(kMost, layout.cols, seed + 1);
-  if (saturated && format::code_bits(layout) != 0) rows.saturate();
+  if (saturated && format::takes_int8(layout)) rows.saturate();
   for_kernels(layout, [&](const MatmulKernel& scalar, const MatmulKernel& kernel) {
     const std::vector<float> expected = product(scalar, weight.weight(), rows.rows());
     const uint64_t stride = layout.rows + 3;

@@ -14,10 +14,12 @@ namespace millrace::test {
 using Json = nlohmann::json;
 
 // Logits of every row of `ids`, with float activations; empty when the model does not open.
-inline std::vector<float> logits_of(const std::string& path, const std::vector<int32_t>& ids) {
+inline std::vector<float> logits_of(const std::string& path, const std::vector<int32_t>& ids,
+                                    ActivationPrecision activations = ActivationPrecision::kF32) {
   EngineOptions options;
   options.model = path;
-  options.activations = ActivationPrecision::kF32;
+  options.activations = activations;
+  options.kv = KvPrecision::kF32;
   options.threads = 1;
   auto engine = Engine::open(options);
   std::vector<float> out;

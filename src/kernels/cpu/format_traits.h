@@ -33,8 +33,9 @@ enum class Code {
   kFlipped,        // unsigned 8 bit minus 128, then as kSigned
   kTableSigned,    // iq4 table, as kSigned
   kTableUnsigned,  // e2m1 table plus 12
+  kE4M3,           // 8-bit floats: float activations only
 };
-enum class Scale { kF16, kE8M0, kAffine };
+enum class Scale { kF16, kF32, kHalfF32, kE8M0, kAffine };  // kHalfF32: half of the f32
 enum class Ints {
   kNone,
   kScaleMin,       // q4_K q5_K: u8 scale, u8 minimum
@@ -42,6 +43,7 @@ enum class Ints {
   kHalves,         // q6_K: i8 scales of the two halves
   kHalvesMinus32,  // q3_K
   kNibbles,        // q2_K: scale | minimum << 4 of the two halves
+  kE4M3Halves,     // nvfp4: e4m3 scales of the two halves; float activations only
 };
 
 struct Traits {
@@ -69,7 +71,8 @@ struct Traits {
     return ints == Ints::kNone ? 0 : ints == Ints::kScaleMinus32 ? 8 : 16;
   }
   constexpr bool halves() const {
-    return ints == Ints::kHalves || ints == Ints::kHalvesMinus32 || ints == Ints::kNibbles;
+    return ints == Ints::kHalves || ints == Ints::kHalvesMinus32 || ints == Ints::kNibbles ||
+           ints == Ints::kE4M3Halves;
   }
 };
 
@@ -94,6 +97,9 @@ constexpr Traits kQ8_0 = block32(8, 128, Code::kSigned, 0, false);
 constexpr Traits kIQ4_NL = block32(4, 127, Code::kTableSigned, 0, false);
 constexpr Traits kMXFP4 = {4,     24,    Code::kTableUnsigned, 12, Scale::kE8M0,
                            false, false, Ints::kNone,          1};
+constexpr Traits kFP8_E4M3 = {8, 1, Code::kE4M3, 0, Scale::kF32, false, false, Ints::kNone, 1};
+constexpr Traits kNVFP4 = {4,     24,    Code::kTableUnsigned, 12, Scale::kHalfF32,
+                           false, false, Ints::kE4M3Halves,    1};
 constexpr Traits kQ2_K = block256(2, 3, Code::kUnsigned, 0, true, Ints::kNibbles);
 constexpr Traits kQ3_K = block256(3, 7, Code::kUnsigned, 4, false, Ints::kHalvesMinus32);
 constexpr Traits kQ4_K = block256(4, 15, Code::kUnsigned, 0, true, Ints::kScaleMin);

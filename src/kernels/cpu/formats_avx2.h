@@ -120,6 +120,17 @@ inline __m256 e8m0_half8(const uint8_t* p) {
   return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
+// Eight e4m3 values (base/numeric.h), each in the top byte of its lane.
+inline __m256 e4m3_of_top(__m256i v) {
+  const __m256i all = _mm256_set1_epi32(0x7f000000);
+  const __m256i magnitude = _mm256_and_si256(v, all);
+  const __m256i sign = _mm256_andnot_si256(_mm256_set1_epi32(0x7fffffff), v);
+  const __m256i bits = _mm256_or_si256(_mm256_srli_epi32(magnitude, 4), sign);
+  const __m256 value = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f));
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+  return _mm256_blendv_ps(value, nan, _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, all)));
+}
+
 // How a weight of the call lies in memory.
 struct Shape {
   uint32_t blocks;  // of a tile
@@ -133,6 +144,7 @@ struct Shape {
 template <Traits T>
 inline uint32_t block_header(const Shape& shape) {
   if constexpr (T.scale == Scale::kE8M0) return 8;
+  if constexpr (T.scale == Scale::kF32 || T.scale == Scale::kHalfF32) return 32;
   if constexpr (T.scale == Scale::kAffine) return 2 * shape.scale_bytes;
   return T.bias ? 32 : 16;
 }
@@ -140,6 +152,12 @@ inline uint32_t block_header(const Shape& shape) {
 template <Traits T>
 inline BlockScales block_scales(const Shape& shape, const uint8_t* p) {
   if constexpr (T.scale == Scale::kE8M0) return {e8m0_half8(p), _mm256_setzero_ps()};
+  if constexpr (T.scale == Scale::kF32) {
+    return {scales8(p, ScaleType::kF32), _mm256_setzero_ps()};
+  }
+  if constexpr (T.scale == Scale::kHalfF32) {
+    return {_mm256_mul_ps(scales8(p, ScaleType::kF32), _mm256_set1_ps(0.5f)), _mm256_setzero_ps()};
+  }
   if constexpr (T.scale == Scale::kAffine) {
     return {scales8(p, shape.scale_type), scales8(p + shape.scale_bytes, shape.scale_type)};
   }

@@ -149,6 +149,17 @@ inline Eight e8m0_half8(const uint8_t* p) {
   return out;
 }
 
+// e4m3 values (base/numeric.h), each in the top byte of its lane.
+inline float32x4_t e4m3_of_top(int32x4_t v) {
+  const uint32x4_t all = vdupq_n_u32(0x7f000000);
+  const uint32x4_t x = vreinterpretq_u32_s32(v);
+  const uint32x4_t magnitude = vandq_u32(x, all);
+  const uint32x4_t sign = vandq_u32(x, vdupq_n_u32(0x80000000u));
+  const float32x4_t small = vreinterpretq_f32_u32(vorrq_u32(vshrq_n_u32(magnitude, 4), sign));
+  return vbslq_f32(vceqq_u32(magnitude, all), vreinterpretq_f32_u32(vdupq_n_u32(0x7fc00000)),
+                   vmulq_f32(small, vdupq_n_f32(0x1p120f)));
+}
+
 struct BlockScales {
   Eight d, m;
 };
@@ -178,6 +189,7 @@ inline Shape shape_of(const format::WeightLayout& layout) {
 template <Traits T>
 inline uint32_t block_header(const Shape& shape) {
   if constexpr (T.scale == Scale::kE8M0) return 8;
+  if constexpr (T.scale == Scale::kF32 || T.scale == Scale::kHalfF32) return 32;
   if constexpr (T.scale == Scale::kAffine) return 2 * shape.scale_bytes;
   return T.bias ? 32 : 16;
 }
@@ -187,6 +199,11 @@ inline BlockScales block_scales(const Shape& shape, const uint8_t* p) {
   BlockScales scales{};
   if constexpr (T.scale == Scale::kE8M0) {
     scales.d = e8m0_half8(p);
+  } else if constexpr (T.scale == Scale::kF32 || T.scale == Scale::kHalfF32) {
+    scales.d = float8(p);
+    if constexpr (T.scale == Scale::kHalfF32) {
+      for (float32x4_t& d : scales.d.v) d = vmulq_n_f32(d, 0.5f);
+    }
   } else if constexpr (T.scale == Scale::kAffine) {
     scales.d = scales8(p, shape.scale_type);
     scales.m = scales8(p + shape.scale_bytes, shape.scale_type);

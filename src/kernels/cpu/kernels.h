@@ -31,6 +31,8 @@ void iq4_nl_i8(const MatmulArgs& args);
 void iq4_nl_f32(const MatmulArgs& args);
 void mxfp4_i8(const MatmulArgs& args);
 void mxfp4_f32(const MatmulArgs& args);
+void fp8_e4m3_f32(const MatmulArgs& args);
+void nvfp4_f32(const MatmulArgs& args);
 void q2_k_i8(const MatmulArgs& args);
 void q2_k_f32(const MatmulArgs& args);
 void q3_k_i8(const MatmulArgs& args);

@@ -17,7 +17,12 @@ inline void dequantize_group(const uint8_t* p, const BlockScales& scales, __m256
   unpack<T>(p + T.ints_bytes(), table, w);
   __m256 d[2] = {scales.d, scales.d};
   __m256 m[2] = {scales.m, scales.m};
-  if constexpr (T.ints != Ints::kNone) {
+  if constexpr (T.ints == Ints::kE4M3Halves) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256i s = _mm256_cvtepu8_epi32(load64(p + 8 * half));
+      d[half] = _mm256_mul_ps(scales.d, e4m3_of_top(_mm256_slli_epi32(s, 24)));
+    }
+  } else if constexpr (T.ints != Ints::kNone) {
     for (int half = 0; half < 2; ++half) {
       const uint8_t* at = p + (T.halves() ? 8 * half : 0);
       __m256i s = T.ints == Ints::kHalves ? _mm256_cvtepi8_epi32(load64(at))
@@ -37,6 +42,10 @@ inline void dequantize_group(const uint8_t* p, const BlockScales& scales, __m256
   }
   for (int k = 0; k < 32; ++k) {
     const __m256i high = _mm256_slli_epi32(w[k / 4], 24 - 8 * (k % 4));  // the code in the top byte
+    if constexpr (T.code == Code::kE4M3) {
+      _mm256_storeu_ps(out + 8 * k, _mm256_mul_ps(e4m3_of_top(high), scales.d));
+      continue;
+    }
     __m256i code = T.is_signed() ? _mm256_srai_epi32(high, 24) : _mm256_srli_epi32(high, 24);
     if constexpr (T.offset != 0) code = _mm256_sub_epi32(code, _mm256_set1_epi32(T.offset));
     __m256 value = _mm256_mul_ps(_mm256_cvtepi32_ps(code), d[k / 16]);

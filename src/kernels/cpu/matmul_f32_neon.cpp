@@ -73,6 +73,10 @@ MatmulFn quant_f32(format::WeightFormat format, uint8_t bits) {
       return matmul_quant_f32<kIQ4_XS>;
     case WeightFormat::kMXFP4:
       return matmul_quant_f32<kMXFP4>;
+    case WeightFormat::kFP8_E4M3:
+      return matmul_quant_f32<kFP8_E4M3>;
+    case WeightFormat::kNVFP4:
+      return matmul_quant_f32<kNVFP4>;
     case WeightFormat::kAffine:
       return affine_f32(bits);
   }

@@ -14,10 +14,16 @@ template <Traits T>
 inline void dequantize_group(const uint8_t* p, const BlockScales& scales, uint8x16_t table,
                              Eight (&out)[32]) {
   const Codes32 codes = unpack<T>(p + T.ints_bytes(), table);
-  const GroupInts ints = group_ints<T>(p);
+  GroupInts ints{};
+  if constexpr (T.ints != Ints::kE4M3Halves) ints = group_ints<T>(p);
   Eight d[2] = {scales.d, scales.d}, m[2] = {scales.m, scales.m};
   for (int h = 0; h < 2; ++h) {
-    if constexpr (T.ints != Ints::kNone) {
+    if constexpr (T.ints == Ints::kE4M3Halves) {
+      for (int half = 0; half < 2; ++half) {
+        const int32x4_t scale = vshlq_n_s32(ints8(p + 8 * half, false).v[h], 24);
+        d[half].v[h] = vmulq_f32(scales.d.v[h], e4m3_of_top(scale));
+      }
+    } else if constexpr (T.ints != Ints::kNone) {
       const int32x4_t second = T.halves() ? ints.second.v[h] : ints.first.v[h];
       d[0].v[h] = vmulq_f32(scales.d.v[h], vcvtq_f32_s32(ints.first.v[h]));
       d[1].v[h] = vmulq_f32(scales.d.v[h], vcvtq_f32_s32(second));
@@ -32,6 +38,10 @@ inline void dequantize_group(const uint8_t* p, const BlockScales& scales, uint8x
     for (int h = 0; h < 2; ++h) {
       int32x4_t code = vreinterpretq_s32_s8(codes.v[2 * (k / 4) + h]);
       if constexpr (k % 4 != 3) code = vshlq_n_s32(code, 24 - 8 * (k % 4));
+      if constexpr (T.code == Code::kE4M3) {
+        out[k].v[h] = vmulq_f32(e4m3_of_top(code), scales.d.v[h]);
+        continue;
+      }
       code = vshrq_n_s32(code, 24);
       if constexpr (signed_offset<T>() != 0) {
         code = vsubq_s32(code, vdupq_n_s32(signed_offset<T>()));

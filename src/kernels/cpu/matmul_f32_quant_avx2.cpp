@@ -11,6 +11,8 @@ void q5_1_f32(const MatmulArgs& args) { matmul_quant_f32<kQ5_1>(args); }
 void q8_0_f32(const MatmulArgs& args) { matmul_quant_f32<kQ8_0>(args); }
 void iq4_nl_f32(const MatmulArgs& args) { matmul_quant_f32<kIQ4_NL>(args); }
 void mxfp4_f32(const MatmulArgs& args) { matmul_quant_f32<kMXFP4>(args); }
+void fp8_e4m3_f32(const MatmulArgs& args) { matmul_quant_f32<kFP8_E4M3>(args); }
+void nvfp4_f32(const MatmulArgs& args) { matmul_quant_f32<kNVFP4>(args); }
 void q2_k_f32(const MatmulArgs& args) { matmul_quant_f32<kQ2_K>(args); }
 void q3_k_f32(const MatmulArgs& args) { matmul_quant_f32<kQ3_K>(args); }
 void q4_k_f32(const MatmulArgs& args) { matmul_quant_f32<kQ4_K>(args); }

@@ -164,6 +164,8 @@ float add_block(const WeightLayout& layout, const uint8_t* block, uint32_t row, 
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
+    case WeightFormat::kFP8_E4M3:
+    case WeightFormat::kNVFP4:
       break;  // never with int8 activations
   }
   return acc;
