@@ -37,6 +37,8 @@ std::string tensor_text(const PieceTensor& tensor, const TensorNames& names) {
   if (view.row_begin != 0) text += fmt::format(R"(,"row_begin":{})", view.row_begin);
   if (view.row_step != 1) text += fmt::format(R"(,"row_step":{})", view.row_step);
   if (view.transposed) text += R"(,"transposed":true)";
+  if (view.layout.format == WeightFormat::kFP8_E4M3)
+    text += fmt::format(R"(,"scale_rows":{},"scale_cols":{})", view.scale_rows, view.scale_cols);
   return text + "}";
 }
 

@@ -130,6 +130,12 @@ Expected<PieceTensor> read_tensor(const json& value, TensorNames& names) {
   MILLRACE_ASSIGN(const uint64_t step, get_uint_or(value, "row_step", UINT32_MAX, 1));
   tensor.view.row_begin = static_cast<uint32_t>(begin);
   tensor.view.row_step = static_cast<uint32_t>(step);
+  if (tensor.view.layout.format == WeightFormat::kFP8_E4M3) {
+    MILLRACE_ASSIGN(const uint64_t rows, get_uint(value, "scale_rows", UINT16_MAX));
+    MILLRACE_ASSIGN(const uint64_t cols, get_uint(value, "scale_cols", UINT16_MAX));
+    tensor.view.scale_rows = static_cast<uint16_t>(rows);
+    tensor.view.scale_cols = static_cast<uint16_t>(cols);
+  }
   MILLRACE_ASSIGN(names.weight, get_text(value, "weight"));
   const auto optional_text = [&](const char* key) {
     return value.contains(key) ? get_text(value, key) : Expected<std::string>();

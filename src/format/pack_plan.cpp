@@ -100,7 +100,7 @@ Hash128 table_id(const PackPlan& plan) {
            {tensor.offset, tensor.bytes, uint64_t{view.layout.rows}, uint64_t{view.layout.cols},
             uint64_t{view.vector}, uint64_t{view.transposed}, uint64_t{view.weight},
             uint64_t{view.scales}, uint64_t{view.biases}, view.index, uint64_t{view.row_begin},
-            uint64_t{view.row_step}}) {
+            uint64_t{view.row_step}, uint64_t{view.scale_rows}, uint64_t{view.scale_cols}}) {
         hasher.field(value);
       }
     }

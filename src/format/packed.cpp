@@ -112,7 +112,8 @@ Status resolve(Manifest& manifest, const ModelSource& source) {
 bool same_view(const WeightView& a, const WeightView& b) {
   return a.layout == b.layout && a.vector == b.vector && a.transposed == b.transposed &&
          a.weight == b.weight && a.scales == b.scales && a.biases == b.biases &&
-         a.index == b.index && a.row_begin == b.row_begin && a.row_step == b.row_step;
+         a.index == b.index && a.row_begin == b.row_begin && a.row_step == b.row_step &&
+         a.scale_rows == b.scale_rows && a.scale_cols == b.scale_cols;
 }
 
 Status compare(const Piece& packed, const Piece& wanted) {

@@ -358,6 +358,17 @@ void check_copies(const Copies& copies, const Fixture& f, const std::string& wha
   EXPECT_EQ(got, logits_of(temp / "quantized", f.ids(), ActivationPrecision::kInt8)) << what;
   pack_to(temp / "quantized", temp / "packed");
   EXPECT_EQ(got, logits_of(temp / "packed", f.ids())) << what << " packed";
+  PackOptions back;
+  back.source = temp / "packed";
+  back.out = temp / "back";
+  const auto unpacked = unpack(back);
+  ASSERT_TRUE(unpacked) << unpacked.error().message;
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_EQ(bytes(temp / "quantized/model.safetensors"), bytes(temp / "back/model.safetensors"))
+      << what << " unpacked";
 }
 
 TEST(QuantizedLayouts, DeepSeekFp8) {
