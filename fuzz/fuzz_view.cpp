@@ -72,6 +72,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   quant.bits = data.ConsumeIntegralInRange<uint8_t>(0, 9);
   quant.group = data.PickValueInArray<uint16_t>({0, 32, 64, 128, 48});
   quant.mxfp4 = data.ConsumeBool();
+  view.scale_rows = quant.scale_rows = data.PickValueInArray<uint16_t>({0, 1, 7, 128});
+  view.scale_cols = quant.scale_cols = data.PickValueInArray<uint16_t>({0, 16, 32, 96, 128});
   auto layout = format::layout_of(source, view.weight, view.scales, view.biases, quant);
   if (layout) view.layout = *layout;
   if (data.ConsumeBool()) view.layout.rows = data.ConsumeIntegral<uint32_t>();

@@ -103,14 +103,19 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   Sizing& sizing = impl->sizing;
   if (!sizing.plan.fits) return fail(Code::kNoMemory, "{}: {}", options.model, sizing.plan.why);
 
-  impl->ledger = std::make_unique<stream::Ledger>(sizing.plan.ceiling);
-  MILLRACE_TRY(impl->ledger->reserve(stream::Use::kProcess, sizing.plan.process_bytes));
-  MILLRACE_ASSIGN(impl->reader, make_reader(m, options, sizing, &impl->choices));
+  // What can be refused is refused before weights are read.
   stream::StoreOptions store_options;
   store_options.io_threads = sizing.io_threads;
   if (!options.policy.empty()) {
     MILLRACE_ASSIGN(store_options.policy, stream::find_policy(options.policy));
   }
+  if (!options.trace.empty()) {
+    MILLRACE_ASSIGN(impl->trace, make_trace(m, options.trace));
+  }
+
+  impl->ledger = std::make_unique<stream::Ledger>(sizing.plan.ceiling);
+  MILLRACE_TRY(impl->ledger->reserve(stream::Use::kProcess, sizing.plan.process_bytes));
+  MILLRACE_ASSIGN(impl->reader, make_reader(m, options, sizing, &impl->choices));
   MILLRACE_ASSIGN(impl->store, stream::PieceStore::create(m.table, sizing.residency, *impl->reader,
                                                           *impl->ledger, store_options));
   MILLRACE_ASSIGN(impl->kv, model::KvPool::create(sizing.kv, *impl->ledger));
@@ -121,8 +126,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   MILLRACE_ASSIGN(impl->forward,
                   model::Forward::create(m.spec, m.table, *impl->store, impl->kv->shape(),
                                          *impl->threads, cpu, *impl->ledger, sizing.forward));
-  if (!options.trace.empty()) {
-    MILLRACE_ASSIGN(impl->trace, make_trace(m, options.trace));
+  if (impl->trace) {
     impl->forward->on_route = [writer = impl->trace.get()](uint32_t layer, uint32_t,
                                                            std::span<const uint32_t> chosen) {
       writer->add(layer, chosen);

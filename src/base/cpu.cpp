@@ -130,19 +130,6 @@ unsigned logical_cpus() {
 }
 
 #if defined(__x86_64__)
-bool amx_int8_supported() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const bool tile = (d >> 24) & 1u;
-  const bool int8 = (d >> 25) & 1u;
-  return tile && int8;
-}
-
-bool avx512_bf16_supported() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 5) & 1u);
-}
-
 bool f16c_supported() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) && ((c >> 29) & 1u);
@@ -162,8 +149,6 @@ Cpu Cpu::detect() {
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq");
   cpu.avx512_vnni = cpu.avx512 && __builtin_cpu_supports("avx512vnni");
-  cpu.avx512_bf16 = cpu.avx512 && avx512_bf16_supported();
-  cpu.amx_int8 = cpu.avx512 && amx_int8_supported();
 #elif defined(__aarch64__)
   constexpr unsigned long kAsimdDp = 1ul << 20;
   constexpr unsigned long kI8mm = 1ul << 13;

@@ -27,8 +27,6 @@ struct Cpu {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, VL, DQ
   bool avx512_vnni = false;
-  bool avx512_bf16 = false;
-  bool amx_int8 = false;  // no kernels: docs/experiments/kernels-avx512.md says why
   bool neon = false;
   bool neon_dotprod = false;
   bool neon_i8mm = false;

@@ -114,7 +114,9 @@ std::vector<Test> make_tests(const Options& options) {
 
 Status measure(Engine& engine, Test* test, uint64_t seed, bool keep) {
   const IoReport before = engine.io();
-  MILLRACE_ASSIGN(const auto seconds, engine.time_steps(test->shape, test->repeats, seed));
+  const auto timed = engine.time_steps(test->shape, test->repeats, seed);
+  if (!timed) return with_context(fmt::format("test '{}'", test->name), timed.error());
+  const std::vector<double>& seconds = *timed;
   if (!keep) return {};
   const IoReport after = engine.io();
   double total = 0;
@@ -313,14 +315,9 @@ int run(const Cli& cli, Options options) {
   Results results;
   results.tests = make_tests(options);
   uint64_t positions = 0;
-  uint32_t rows = 0;
-  for (const Test& test : results.tests) {
+  for (const Test& test : results.tests)
     positions = std::max(positions, test.shape.depth + test.tokens());
-    if (test.pass) rows = std::max(rows, test.shape.rows);
-  }
   if (options.engine.context == 0) options.engine.context = static_cast<uint32_t>(positions);
-  if (options.engine.prefill_chunk != 0)
-    options.engine.prefill_chunk = std::max(options.engine.prefill_chunk, rows);
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
   if (!options.no_probe) {
     auto roofs = measure_roofs(options.engine.model, options.engine.threads);

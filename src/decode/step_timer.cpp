@@ -48,8 +48,10 @@ Expected<std::vector<double>> time_steps(model::Forward& forward, model::KvPool&
   uint32_t pass = std::min(limits.prefill_chunk, limits.max_rows);
   if (shape.all_logits) pass = std::min(pass, limits.max_logit_rows);
   if (shape.all_logits && shape.rows > pass) {
-    return fail(Code::kInvalid, "{} rows with logits do not fit one pass of at most {}", shape.rows,
-                pass);
+    return fail(Code::kInvalid,
+                "{} rows with logits do not fit one pass of at most {}; a larger "
+                "--prefill-chunk may hold them",
+                shape.rows, pass);
   }
   std::mt19937_64 random(seed);
   model::KvSequence sequence(pool);

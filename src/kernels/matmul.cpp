@@ -76,134 +76,17 @@ using ByBits = MatmulFn (*)(uint8_t);
   return [=](const Kind& kind) { return find(kind.format); };
 }
 
-#if defined(__x86_64__)
-MatmulFn avx2_affine_i8(uint8_t bits) {
-  switch (bits) {
-    case 2:
-      return avx2::affine2_i8;
-    case 3:
-      return avx2::affine3_i8;
-    case 4:
-      return avx2::affine4_i8;
-    case 5:
-      return avx2::affine5_i8;
-    case 6:
-      return avx2::affine6_i8;
-    default:
-      return avx2::affine8_i8;
-  }
-}
-
-MatmulFn avx2_affine_f32(uint8_t bits) {
-  switch (bits) {
-    case 2:
-      return avx2::affine2_f32;
-    case 3:
-      return avx2::affine3_f32;
-    case 4:
-      return avx2::affine4_f32;
-    case 5:
-      return avx2::affine5_f32;
-    case 6:
-      return avx2::affine6_f32;
-    default:
-      return avx2::affine8_f32;
-  }
-}
-
-MatmulFn avx2_i8(const Kind& kind) {
-  switch (kind.format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kFP8_E4M3:
-    case WeightFormat::kNVFP4:
-      return nullptr;
-    case WeightFormat::kQ4_0:
-      return avx2::q4_0_i8;
-    case WeightFormat::kQ4_1:
-      return avx2::q4_1_i8;
-    case WeightFormat::kQ5_0:
-      return avx2::q5_0_i8;
-    case WeightFormat::kQ5_1:
-      return avx2::q5_1_i8;
-    case WeightFormat::kQ8_0:
-      return avx2::q8_0_i8;
-    case WeightFormat::kQ2_K:
-      return avx2::q2_k_i8;
-    case WeightFormat::kQ3_K:
-      return avx2::q3_k_i8;
-    case WeightFormat::kQ4_K:
-      return avx2::q4_k_i8;
-    case WeightFormat::kQ5_K:
-      return avx2::q5_k_i8;
-    case WeightFormat::kQ6_K:
-      return avx2::q6_k_i8;
-    case WeightFormat::kIQ4_NL:
-      return avx2::iq4_nl_i8;
-    case WeightFormat::kIQ4_XS:
-      return avx2::iq4_xs_i8;
-    case WeightFormat::kMXFP4:
-      return avx2::mxfp4_i8;
-    case WeightFormat::kAffine:
-      return avx2_affine_i8(kind.bits);
-  }
-  return nullptr;
-}
-
-MatmulFn avx2_f32(const Kind& kind) {
-  switch (kind.format) {
-    case WeightFormat::kF32:
-      return avx2::f32_f32;
-    case WeightFormat::kF16:
-      return avx2::f16_f32;
-    case WeightFormat::kBF16:
-      return avx2::bf16_f32;
-    case WeightFormat::kQ4_0:
-      return avx2::q4_0_f32;
-    case WeightFormat::kQ4_1:
-      return avx2::q4_1_f32;
-    case WeightFormat::kQ5_0:
-      return avx2::q5_0_f32;
-    case WeightFormat::kQ5_1:
-      return avx2::q5_1_f32;
-    case WeightFormat::kQ8_0:
-      return avx2::q8_0_f32;
-    case WeightFormat::kQ2_K:
-      return avx2::q2_k_f32;
-    case WeightFormat::kQ3_K:
-      return avx2::q3_k_f32;
-    case WeightFormat::kQ4_K:
-      return avx2::q4_k_f32;
-    case WeightFormat::kQ5_K:
-      return avx2::q5_k_f32;
-    case WeightFormat::kQ6_K:
-      return avx2::q6_k_f32;
-    case WeightFormat::kIQ4_NL:
-      return avx2::iq4_nl_f32;
-    case WeightFormat::kIQ4_XS:
-      return avx2::iq4_xs_f32;
-    case WeightFormat::kMXFP4:
-      return avx2::mxfp4_f32;
-    case WeightFormat::kFP8_E4M3:
-      return avx2::fp8_e4m3_f32;
-    case WeightFormat::kNVFP4:
-      return avx2::nvfp4_f32;
-    case WeightFormat::kAffine:
-      return avx2_affine_f32(kind.bits);
-  }
-  return nullptr;
-}
-#endif
-
 std::vector<MatmulKernel> build_ladder() {
   Ladder ladder;
 #if defined(__x86_64__)
   ladder.add(Isa::kAvx512Vnni, Activations::kInt8,
              int8_of(avx512_vnni::block32_i8, avx512_vnni::kquants_i8, avx512_vnni::affine_i8));
   ladder.add(Isa::kAvx512, Activations::kF32, of_format(avx512::floats_f32));
-  ladder.add(Isa::kAvx2, Activations::kInt8, avx2_i8);
-  ladder.add(Isa::kAvx2, Activations::kF32, avx2_f32);
+  ladder.add(Isa::kAvx2, Activations::kInt8,
+             int8_of(avx2::block32_i8, avx2::kquants_i8, avx2::affine_i8));
+  ladder.add(Isa::kAvx2, Activations::kF32, of_format(avx2::floats_f32));
+  ladder.add(Isa::kAvx2, Activations::kF32,
+             [](const Kind& kind) { return avx2::quant_f32(kind.format, kind.bits); });
 #elif defined(__aarch64__)
   ladder.add(Isa::kNeonI8mm, Activations::kInt8,
              int8_of(neon_i8mm::block32_i8, neon_i8mm::kquants_i8, neon_i8mm::affine_i8));

@@ -77,54 +77,63 @@ class ResidentSet {
     at_[piece] = kNone;
     list_.pop_back();
   }
-  std::span<const uint32_t> all() const { return list_; }
-
- private:
-  std::vector<uint32_t> list_, at_;
-};
-
-// Uses, each counting half after `half_life` uses of anything. Counts outlive residency: what comes
-// back is known. Instead of shrinking all counts as time passes, new uses count for more.
-class DecayedCounts {
- public:
-  DecayedCounts(uint32_t pieces, double half_life)
-      : counts_(pieces, 0.0), growth_(std::exp2(1.0 / half_life)) {}
-  void use(uint32_t piece) {
-    counts_[piece] += unit_;
-    unit_ *= growth_;
-    if (unit_ < 1e200) return;
-    for (double& count : counts_) count /= unit_;
-    unit_ = 1.0;
-  }
-  double of(uint32_t piece) const { return counts_[piece] / unit_; }
-
- private:
-  std::vector<double> counts_;
-  double growth_, unit_ = 1.0;
-};
-
-// Tokens after which a use counts half: chosen by replaying recorded traces
-// (docs/experiments/expert-policies.md).
-constexpr double kHalfLife = 64;
-
-class Lfu : public Policy {
- public:
-  Lfu(uint32_t pieces, uint32_t slots, double half_life)
-      : resident_(pieces, slots), counts_(pieces, half_life) {}
-  void admitted(uint32_t piece) override { resident_.add(piece); }
-  void used(uint32_t piece) override { counts_.use(piece); }
-  void removed(uint32_t piece) override { resident_.remove(piece); }
-  uint32_t victim(const MayGo& may_go) override {
+  // The one that may go with the least worth(piece), of several the lowest.
+  template <class Worth>
+  uint32_t least(const Policy::MayGo& may_go, Worth worth) const {
     uint32_t least = kNone;
     double value = 0;
-    for (const uint32_t p : resident_.all()) {
-      const double v = counts_.of(p);
+    for (const uint32_t p : list_) {
+      const double v = worth(p);
       if (least != kNone && !(v < value || (v == value && p < least))) continue;
       if (!may_go(p)) continue;
       least = p;
       value = v;
     }
     return least;
+  }
+
+ private:
+  std::vector<uint32_t> list_, at_;
+};
+
+// Tokens after which a use counts half: chosen by replaying recorded traces
+// (docs/experiments/expert-policies.md).
+constexpr double kHalfLife = 64;
+
+// Uses, each counting half after `half_life` calls of age(). Counts outlive residency: what comes
+// back is known. Instead of shrinking all counts as time passes, new uses count for more.
+class DecayedCounts {
+ public:
+  DecayedCounts(size_t pieces, double half_life)
+      : counts_(pieces, 0.0), growth_(std::exp2(1.0 / half_life)) {}
+  void use(uint32_t piece) { counts_[piece] += unit_; }
+  void age() {
+    unit_ *= growth_;
+    if (unit_ < 1e200) return;
+    for (double& count : counts_) count /= unit_;
+    unit_ = 1.0;
+  }
+  double of(uint32_t piece) const { return counts_[piece] / unit_; }
+  // In which share of the times between calls of age() the piece was used, lately.
+  double share(uint32_t piece) const { return of(piece) * (1.0 - 1.0 / growth_); }
+
+ private:
+  std::vector<double> counts_;
+  double growth_, unit_ = 1.0;
+};
+
+class Lfu : public Policy {
+ public:
+  Lfu(uint32_t pieces, uint32_t slots, double half_life)
+      : resident_(pieces, slots), counts_(pieces, half_life) {}
+  void admitted(uint32_t piece) override { resident_.add(piece); }
+  void used(uint32_t piece) override {
+    counts_.use(piece);
+    counts_.age();
+  }
+  void removed(uint32_t piece) override { resident_.remove(piece); }
+  uint32_t victim(const MayGo& may_go) override {
+    return resident_.least(may_go, [this](uint32_t piece) { return counts_.of(piece); });
   }
 
  private:
@@ -215,7 +224,7 @@ class NextUse : public Policy {
   explicit NextUse(PolicyFacts facts)
       : layer_of_(std::move(facts.layer_of)),
         resident_(static_cast<uint32_t>(layer_of_.size()), facts.slots),
-        counts_(layer_of_.size(), 0.0) {
+        fired_(layer_of_.size(), kHalfLife) {
     uint32_t last = 0;
     for (const uint32_t layer : layer_of_) last = std::max(last, layer);
     pass_share_ = 1.0 / (last + 1.0);
@@ -223,45 +232,27 @@ class NextUse : public Policy {
   void admitted(uint32_t piece) override { resident_.add(piece); }
   void used(uint32_t piece) override {
     const uint32_t layer = layer_of_[piece];
-    if (layer < layer_) next_pass();
+    if (layer < layer_) fired_.age();  // a new pass
     layer_ = layer;
-    counts_[piece] += unit_;
+    fired_.use(piece);
   }
   void removed(uint32_t piece) override { resident_.remove(piece); }
   uint32_t victim(const MayGo& may_go) override {
-    uint32_t farthest = kNone;
-    double value = 0;
-    for (const uint32_t p : resident_.all()) {
-      const double v = until_next(p);
-      if (farthest != kNone && !(v > value || (v == value && p < farthest))) continue;
-      if (!may_go(p)) continue;
-      farthest = p;
-      value = v;
-    }
-    return farthest;
+    return resident_.least(may_go, [this](uint32_t piece) { return -until_next(piece); });
   }
 
  private:
-  void next_pass() {
-    unit_ *= kGrowth;
-    if (unit_ < 1e200) return;
-    for (double& count : counts_) count /= unit_;
-    unit_ = 1.0;
-  }
   double until_next(uint32_t piece) const {
-    const uint32_t layer = layer_of_[piece];
-    const double ahead = (static_cast<double>(layer) - layer_) * pass_share_;
-    const double share = std::clamp(counts_[piece] / unit_ * (1.0 - 1.0 / kGrowth), 1e-9, 1.0);
+    const double ahead = (static_cast<double>(layer_of_[piece]) - layer_) * pass_share_;
+    const double share = std::clamp(fired_.share(piece), 1e-9, 1.0);
     return (ahead > 0 ? ahead : ahead + 1.0) + (1.0 - share) / share;
   }
 
-  static inline const double kGrowth = std::exp2(1.0 / kHalfLife);
   std::vector<uint32_t> layer_of_;
   ResidentSet resident_;
-  std::vector<double> counts_;  // uses, those of a later pass counting for more
-  double unit_ = 1.0;           // what a use in this pass counts
-  double pass_share_ = 1.0;     // of one layer
-  uint32_t layer_ = 0;          // of the last use
+  DecayedCounts fired_;
+  double pass_share_ = 1.0;  // of one layer
+  uint32_t layer_ = 0;       // of the last use
 };
 
 }  // namespace

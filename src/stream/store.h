@@ -1,7 +1,8 @@
 // The piece store: hands out slots, reads what is missing, keeps what is in use.
 //
 // One consumer (the step loop) calls it; a pool of readers fills slots. A piece handed out stays where it is until
-// it is released. Scanned pieces are read ahead of their use; experts are LRU.
+// it is released. Scanned pieces are read ahead of their use; of experts a policy
+// chooses which to give up.
 #pragma once
 
 #include <cstdint>

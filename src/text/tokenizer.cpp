@@ -261,8 +261,8 @@ std::string Tokenizer::decode(std::span<const std::uint32_t> ids, DecodeOptions 
   return out;
 }
 
-Expected<std::string> Tokenizer::library_decode(std::span<const std::uint32_t> ids,
-                                                bool skip_special) const {
+Expected<std::string> Tokenizer::decode_by_library(std::span<const std::uint32_t> ids,
+                                                   bool skip_special) const {
   return text::call_bridge([&] {
     return std::string(data_->core->decode({ids.data(), ids.size()}, skip_special));
   });

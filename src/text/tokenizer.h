@@ -64,7 +64,8 @@ class Tokenizer {
   // Invalid bytes come out as U+FFFD. Ids without a token give nothing.
   std::string decode(std::span<const std::uint32_t> ids, DecodeOptions options = {}) const;
   // The reference library's own decoding.
-  Expected<std::string> library_decode(std::span<const std::uint32_t> ids, bool skip_special) const;
+  Expected<std::string> decode_by_library(std::span<const std::uint32_t> ids,
+                                          bool skip_special) const;
 
   // One more than the largest id. Ids below it can be without a token, and a model's head can have
   // more rows than this.

@@ -75,6 +75,13 @@ TEST(Bench, ReportIsBetweenItsLines) {
 }
 
 TEST(Bench, WhatDoesNotFitIsRefused) {
+  const Outcome wide = millrace(bench({"--rows", "64", "--prefill-chunk", "16"}));
+  EXPECT_EQ(wide.exit_code, 1);
+  EXPECT_THAT(wide.err, HasSubstr("test 'rows 64'"));
+  EXPECT_THAT(wide.err, HasSubstr("--prefill-chunk"));
+  const Outcome longer = millrace(bench({"--gen", "40", "--context", "32"}));
+  EXPECT_EQ(longer.exit_code, 1);
+  EXPECT_THAT(longer.err, HasSubstr("do not fit a context of 32"));
   const Outcome outcome = millrace(bench({"--depth", "1000000", "--repetitions", "1"}));
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--context"));
@@ -112,6 +119,11 @@ TEST(Replay, ComparesPoliciesOnATraceOfARun) {
   EXPECT_EQ(report["rows"].size(), 10u);
   for (const json& row : report["rows"]) EXPECT_EQ(row["uses"], 22 * 8 * 4);
   EXPECT_THAT(millrace({"replay", trace, "--policy", "lru"}).out, HasSubstr("of belady"));
+  const json skipped = millrace({"replay", trace, "--skip", "20", "--json"}).json();
+  for (const json& row : skipped["rows"]) EXPECT_EQ(row["uses"], 2 * 8 * 4);
+  const Outcome all_skipped = millrace({"replay", trace, "--skip", "22"});
+  EXPECT_EQ(all_skipped.exit_code, 1);
+  EXPECT_THAT(all_skipped.err, HasSubstr("22 cannot be skipped"));
 
   // Policies change what is read and nothing else.
   for (const char* policy : {"lru", "lfu", "s3-fifo", "next-use"}) {
@@ -138,6 +150,10 @@ TEST(Replay, BadTracesAreErrors) {
       millrace({"run", kTiny, "--prompt-ids", "1,2", "--trace", folder / "no/such/trace.txt"});
   EXPECT_EQ(nowhere.exit_code, 1);
   EXPECT_THAT(nowhere.err, HasSubstr("cannot be written"));
+  const Outcome full =
+      millrace({"run", kTiny, "--prompt-ids", "1,2", "-n", "2", "--trace", "/dev/full"});
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, HasSubstr("could not be written whole"));
 }
 
 }  // namespace

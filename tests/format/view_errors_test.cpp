@@ -58,6 +58,25 @@ TEST(ViewErrors, LayoutOf) {
   EXPECT_MENTIONS(m.layout_error(codes, scales, kNoTensor, {.mxfp4 = true}),
                   "mxfp4 scales must be u8");
   EXPECT_MENTIONS(m.layout_error(codes, scales, biases, {.mxfp4 = true}), "have no biases");
+  // 8-bit floats and nvfp4.
+  const uint32_t ints8 = m.add("i8", SourceType::kI8, {3, 2});
+  const uint32_t fp8 = m.add("f8", SourceType::kF8E4M3, {40, 64});
+  const uint32_t squares = m.add("sq", SourceType::kF32, {3, 2});
+  const QuantParams sixteen = {.scale_rows = 16, .scale_cols = 32};
+  EXPECT_EQ(m.layout_error(fp8, squares, kNoTensor, sixteen), "");
+  EXPECT_MENTIONS(m.layout_error(fp8, squares), "'sq'");
+  EXPECT_MENTIONS(m.layout_error(fp8, ints8, kNoTensor, sixteen), "'i8'");
+  EXPECT_MENTIONS(m.layout_error(fp8, squares, kNoTensor, {.scale_rows = 16, .scale_cols = 20}),
+                  "multiple of 32");
+  EXPECT_MENTIONS(m.layout_error(fp8), "'f8'");
+  const uint32_t nibbles = m.add("n4", SourceType::kU8, {4, 32});
+  const uint32_t sixteenths = m.add("n4s", SourceType::kF8E4M3, {4, 4});
+  const uint32_t whole = m.add("n4w", SourceType::kF32, {});
+  EXPECT_EQ(m.layout_error(nibbles, sixteenths, whole), "");
+  EXPECT_MENTIONS(m.layout_error(nibbles, sixteenths), "n4.weight_scale_2");
+  EXPECT_MENTIONS(m.layout_error(nibbles, sixteenths, squares), "'sq'");
+  EXPECT_MENTIONS(m.layout_error(nibbles, m.add("few8", SourceType::kF8E4M3, {4, 3}), whole),
+                  "'few8'");
   const uint32_t e = m.add("e", SourceType::kU8, {4, 5});
   EXPECT_MENTIONS(m.layout_error(codes, e, kNoTensor, {.mxfp4 = true}), "'e'");
   const uint32_t odd = m.add("odd", SourceType::kU32, {4, 15});

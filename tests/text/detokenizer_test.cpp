@@ -94,7 +94,7 @@ TEST(Detokenizer, EqualsTheLibraryWhereItIsSound) {
     for (int round = 0; round < 400; ++round) {
       Ids ids(12);
       for (std::uint32_t& id : ids) id = random() % tokenizer.vocab_size();
-      const auto library = tokenizer.library_decode(ids, true);
+      const auto library = tokenizer.decode_by_library(ids, true);
       ASSERT_TRUE(library.has_value());
       // The library turns a whole run of byte tokens into replacement characters if any part of
       // it is not UTF-8; a stream cannot take back what it has shown.

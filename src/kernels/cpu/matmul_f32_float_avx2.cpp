@@ -1,11 +1,18 @@
 // Products of float weights.
+#include "kernels/cpu/kernel_tables.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/matmul_f32_avx2.h"
 
 namespace millrace::kernels::avx2 {
+namespace {
 
-void f32_f32(const MatmulArgs& args) { matmul_float<WeightFormat::kF32>(args); }
-void f16_f32(const MatmulArgs& args) { matmul_float<WeightFormat::kF16>(args); }
-void bf16_f32(const MatmulArgs& args) { matmul_float<WeightFormat::kBF16>(args); }
+struct Floats {
+  template <WeightFormat F>
+  static constexpr MatmulFn of = matmul_float<F>;
+};
+
+}  // namespace
+
+MatmulFn floats_f32(format::WeightFormat format) { return floats_of<Floats>(format); }
 
 }  // namespace millrace::kernels::avx2

@@ -1,26 +1,18 @@
 // Int8 products of the affine formats.
+#include "kernels/cpu/kernel_tables.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/matmul_i8_neon.h"
 
 namespace millrace::kernels::neon {
+namespace {
 
-MatmulFn affine_i8(uint8_t bits) {
-  switch (bits) {
-    case 2:
-      return matmul_i8<affine(2)>;
-    case 3:
-      return matmul_i8<affine(3)>;
-    case 4:
-      return matmul_i8<affine(4)>;
-    case 5:
-      return matmul_i8<affine(5)>;
-    case 6:
-      return matmul_i8<affine(6)>;
-    case 8:
-      return matmul_i8<affine(8)>;
-    default:
-      return nullptr;
-  }
-}
+struct Int8 {
+  template <Traits T>
+  static constexpr MatmulFn of = matmul_i8<T>;
+};
+
+}  // namespace
+
+MatmulFn affine_i8(uint8_t bits) { return affine_of<Int8>(bits); }
 
 }  // namespace millrace::kernels::neon

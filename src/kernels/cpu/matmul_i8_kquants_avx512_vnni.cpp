@@ -1,26 +1,18 @@
 // Int8 products of the formats with blocks of 256.
+#include "kernels/cpu/kernel_tables.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/matmul_i8_avx512.h"
 
 namespace millrace::kernels::avx512_vnni {
+namespace {
 
-MatmulFn kquants_i8(format::WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kQ2_K:
-      return matmul_i8_vnni<kQ2_K>;
-    case WeightFormat::kQ3_K:
-      return matmul_i8_vnni<kQ3_K>;
-    case WeightFormat::kQ4_K:
-      return matmul_i8_vnni<kQ4_K>;
-    case WeightFormat::kQ5_K:
-      return matmul_i8_vnni<kQ5_K>;
-    case WeightFormat::kQ6_K:
-      return matmul_i8_vnni<kQ6_K>;
-    case WeightFormat::kIQ4_XS:
-      return matmul_i8_vnni<kIQ4_XS>;
-    default:
-      return nullptr;
-  }
-}
+struct Int8 {
+  template <Traits T>
+  static constexpr MatmulFn of = matmul_i8_vnni<T>;
+};
+
+}  // namespace
+
+MatmulFn kquants_i8(format::WeightFormat format) { return kquants_of<Int8>(format); }
 
 }  // namespace millrace::kernels::avx512_vnni
