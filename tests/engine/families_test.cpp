@@ -1,11 +1,11 @@
 // The table of families says what the reference models are made of, and every one of those is in
 // it.
-#include <cmath>
 #include <map>
 #include <set>
 
 #include "api/model_impl.h"
 #include "model/axes.h"
+#include "tests/support/fixture_model.h"
 #include "tests/support/fixtures.h"
 
 namespace millrace::test {
@@ -64,34 +64,6 @@ TEST(Families, SomeRowsByHand) {
   EXPECT_EQ(rows["falcon_h1"].kv, "full, state");
 }
 
-// Largest difference of the logits of the model at `path` from the fixture's, over their range.
-double off(const std::string& path, const std::string& fixture) {
-  const std::string expected = golden(fixture) + "/expected.safetensors";
-  const auto ids = read_tensor<int32_t>(expected, "input_ids");
-  const auto logits = read_tensor<float>(expected, "logits");
-  const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
-  EngineOptions options;
-  options.model = path;
-  options.activations = ActivationPrecision::kF32;
-  options.threads = 1;
-  auto engine = Engine::open(options);
-  if (!engine) {
-    ADD_FAILURE() << engine.error().message;
-    return 1;
-  }
-  const size_t vocab = logits.size() / ids.size();
-  double worst = 0;
-  const auto status = (*engine)->score(
-      std::vector<Token>(ids.begin(), ids.end()),
-      [&](uint32_t position, const float* row) {
-        for (size_t v = 0; v < vocab; ++v)
-          worst = std::max(worst, std::abs(double{row[v]} - logits[position * vocab + v]));
-      },
-      TieOrder::kReference);
-  EXPECT_TRUE(status);
-  return worst / (double{*high} - *low);
-}
-
 // "minicpm5" is "llama", "youtu_llm" is "youtu", and so on: the same weights under each name.
 TEST(Families, EveryNameRunsTheFixture) {
   int names = 0;
@@ -105,7 +77,11 @@ TEST(Families, EveryNameRunsTheFixture) {
       fs::copy(golden(fixture) + "/model.safetensors", temp / "model/model.safetensors");
       config["model_type"] = type;
       std::ofstream(temp / "model/config.json") << config;
-      EXPECT_LE(off(temp / "model", fixture), 2e-3) << type << " with " << fixture;
+      const std::string expected = golden(fixture) + "/expected.safetensors";
+      const auto got = logits_of(temp / "model", read_tensor<int32_t>(expected, "input_ids"),
+                                 ActivationPrecision::kF32, TieOrder::kReference);
+      EXPECT_LE(off(read_tensor<float>(expected, "logits"), got), 2e-3)
+          << type << " with " << fixture;
       ++names;
     }
   }

@@ -1,17 +1,10 @@
 // Every family against the reference's logits and greedy continuation: in place and packed, float
 // activations.
+#include "tests/support/fixtures.h"
 #include "tests/support/golden_check.h"
 
 namespace millrace::test {
 namespace {
-
-std::vector<std::string> fixtures() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(repo("tests/data/golden")))
-    names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 class Golden : public testing::TestWithParam<std::string> {
  protected:
@@ -20,11 +13,11 @@ class Golden : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(Golden, InPlace) { check(repo("tests/data/golden/" + GetParam()), 0); }
-TEST_P(Golden, InPlaceOneByOne) { check(repo("tests/data/golden/" + GetParam()), 1); }
+TEST_P(Golden, InPlace) { check(golden(GetParam()), 0); }
+TEST_P(Golden, InPlaceOneByOne) { check(golden(GetParam()), 1); }
 TEST_P(Golden, Packed) {
   TempFolder temp;
-  pack_to(repo("tests/data/golden/" + GetParam()), temp / "packed");
+  pack_to(golden(GetParam()), temp / "packed");
   if (!HasFatalFailure()) check(temp / "packed", 5);
 }
 

@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 
 // Logits of every row of `ids`, with float activations; empty when the model does not open.
 inline std::vector<float> logits_of(const std::string& path, const std::vector<int32_t>& ids,
-                                    ActivationPrecision activations = ActivationPrecision::kF32) {
+                                    ActivationPrecision activations = ActivationPrecision::kF32,
+                                    TieOrder ties = TieOrder::kLowerPosition) {
   EngineOptions options;
   options.model = path;
   options.activations = activations;
@@ -30,7 +31,7 @@ inline std::vector<float> logits_of(const std::string& path, const std::vector<i
   const uint32_t vocab = (*engine)->model().info().vocab;
   auto status = (*engine)->score(
       std::vector<Token>(ids.begin(), ids.end()),
-      [&](uint32_t, const float* row) { out.insert(out.end(), row, row + vocab); });
+      [&](uint32_t, const float* row) { out.insert(out.end(), row, row + vocab); }, ties);
   EXPECT_TRUE(status);
   return out;
 }

@@ -3,8 +3,7 @@
 //
 // In two fixtures of sparse attention the indexer meets equal scores (its two small heads often both
 // give zero), and the reference takes them in the order that torch.topk leaves them in. They are
-// compared with that order; deepseek_v32_mlx and glm_moe_dsa_mlx prove the order that we generate
-// with.
+// compared with that order (docs/decisions/0007); the other sparse ones with ours.
 #pragma once
 
 #include <algorithm>
