@@ -30,6 +30,16 @@ kernels::Rows RowBuffer::view(uint32_t count, uint32_t first) const {
   return rows;
 }
 
+RowBuffer RowBuffer::from(uint32_t first) const {
+  const uint64_t padded = round_up(cols, format::kGroup);
+  RowBuffer rest = *this;
+  rest.f32 += uint64_t{first} * cols;
+  rest.q += first * padded;
+  rest.scale += first * (padded / 32);
+  rest.sum += first * (padded / 16);
+  return rest;
+}
+
 RowBuffer Carver::rows(uint64_t count, uint32_t cols) {
   const uint64_t padded = round_up(cols, format::kGroup);
   RowBuffer buffer;
@@ -94,10 +104,6 @@ Extents::Extents(const ModelSpec& spec) {
       {spec.hidden, q_rank, index_k, latent, q, kv_k, kv_v, width, experts, attended, mix, conv});
 }
 
-namespace {
-constexpr uint32_t kVectorSlots = 8;  // most vectors of one piece in use at a time
-}
-
 uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffers* b) {
   const Extents e(spec);
   const uint64_t n = o.max_rows;
@@ -138,14 +144,15 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
   }
   b->own_gate = c.take<float>(n * e.own_gate);
   if (e.apart) b->apart = c.take<float>(n * spec.hidden);
-  b->gate = c.rows(n, e.width);
-  b->up = c.take<float>(n * e.width);
+  const uint64_t pairs = pair_rows(o, e);
+  b->gate = c.rows(pairs, e.width);
+  b->up = c.take<float>(pairs * e.width);
   if (e.experts) {
     b->router = c.take<float>(n * e.experts);
     b->choice = c.take<float>(n * e.experts);
     b->weights = c.take<float>(n * e.used);
     b->chosen = c.take<uint32_t>(n * e.used);
-    b->gathered = c.rows(n, spec.hidden);
+    b->gathered = c.rows(pairs, spec.hidden);
     b->expert_out = c.take<float>(n * e.used * spec.hidden);
     b->down = c.take<float>(n * spec.hidden);
     b->shared_gate = c.take<float>(n);
@@ -314,7 +321,7 @@ const float* Forward::Impl::vector(const Held& held, Role role, uint32_t* slot) 
   const uint32_t n = tensor.view.layout.cols;
   if (tensor.view.layout.format == format::WeightFormat::kF32)
     return reinterpret_cast<const float*>(from);
-  float* out = b.vectors + uint64_t{(*slot)++} * Extents(spec).vectors;
+  float* out = b.vectors + uint64_t{(*slot)++} * extents.vectors;
   if (tensor.view.layout.format == format::WeightFormat::kF16) {
     ops.f16_to_f32(reinterpret_cast<const uint16_t*>(from), n, out);
   } else {
@@ -329,11 +336,21 @@ bool Forward::Impl::quantizes(const Held& held, Role role) const {
   return format::takes_int8(held.piece->tensors[static_cast<size_t>(t)].view.layout);
 }
 
-void Forward::Impl::quantize(RowBuffer& buffer, uint32_t n) {
+void Forward::Impl::quantize_row(RowBuffer& buffer, uint32_t r) const {
   const uint64_t padded = round_up(buffer.cols, format::kGroup);
-  over_rows(n, buffer.cols, [&](uint32_t r) {
-    ops.quantize_row(buffer.f32 + uint64_t{r} * buffer.cols, buffer.cols, buffer.q + r * padded,
-                     buffer.scale + r * (padded / 32), buffer.sum + r * (padded / 16));
+  ops.quantize_row(buffer.f32 + uint64_t{r} * buffer.cols, buffer.cols, buffer.q + r * padded,
+                   buffer.scale + r * (padded / 32), buffer.sum + r * (padded / 16));
+}
+
+void Forward::Impl::quantize(RowBuffer& buffer, uint32_t n) {
+  over_rows(n, buffer.cols, [&](uint32_t r) { quantize_row(buffer, r); });
+}
+
+void Forward::Impl::norm_into(RowBuffer& to, const float* w, bool quantized) {
+  over_rows(count, 2 * spec.hidden, [&](uint32_t r) {
+    ops.rms_norm(b.x + uint64_t{r} * spec.hidden, w, spec.norm == NormKind::kRmsPlusOne,
+                 spec.norm_eps, spec.hidden, to.f32 + uint64_t{r} * spec.hidden);
+    if (quantized) quantize_row(to, r);
   });
 }
 
@@ -342,8 +359,13 @@ void Forward::Impl::push(const Held& held, Role role, const kernels::Rows& in, f
   push_tensor(held, static_cast<size_t>(held.find(role)), in, out, stride);
 }
 
-void Forward::Impl::push_tensor(const Held& held, size_t t, const kernels::Rows& in, float* out,
-                                uint64_t stride) {
+Job Forward::Impl::make_job(const Held& held, Role role, const kernels::Rows& in, float* out,
+                            uint64_t stride) const {
+  return make_job(held, static_cast<size_t>(held.find(role)), in, out, stride);
+}
+
+Job Forward::Impl::make_job(const Held& held, size_t t, const kernels::Rows& in, float* out,
+                            uint64_t stride) const {
   const auto& tensor = held.piece->tensors[t];
   Job job;
   job.kernel = kernel_of[held.id][t];
@@ -352,7 +374,17 @@ void Forward::Impl::push_tensor(const Held& held, size_t t, const kernels::Rows&
   job.args.out = out;
   job.args.out_stride = stride;
   job.args.tile_end = (tensor.view.layout.rows + format::kTileRows - 1) / format::kTileRows;
-  jobs.push_back(job);
+  return job;
+}
+
+void Forward::Impl::push_tensor(const Held& held, size_t t, const kernels::Rows& in, float* out,
+                                uint64_t stride) {
+  jobs.push_back(make_job(held, t, in, out, stride));
+}
+
+uint64_t Forward::Impl::grain(uint64_t items, uint64_t bytes) {
+  // A thread is worth waking for a few microseconds of work: 32 KiB of weights.
+  return std::max<uint64_t>(1, items * 32768 / std::max<uint64_t>(bytes, 1));
 }
 
 void Forward::Impl::flush() {
@@ -361,9 +393,7 @@ void Forward::Impl::flush() {
   for (const Job& job : jobs)
     tiles += job.args.tile_end,
         bytes += format::tile_bytes(job.args.weight.layout) * job.args.tile_end;
-  // A thread is worth waking for a few microseconds of work: 32 KiB of weights.
-  const uint64_t grain = std::max<uint64_t>(1, tiles * 32768 / std::max<uint64_t>(bytes, 1));
-  threads.parallel(tiles, grain, [&](uint64_t begin, uint64_t end, unsigned) {
+  threads.parallel(tiles, grain(tiles, bytes), [&](uint64_t begin, uint64_t end, unsigned) {
     uint64_t at = 0;
     for (const Job& job : jobs) {
       const uint64_t n = job.args.tile_end;
@@ -429,7 +459,7 @@ Status Forward::Impl::embed() {
 }
 
 void Forward::Impl::rope_tables() {
-  const uint64_t pairs = Extents(spec).rope_pairs;
+  const uint64_t pairs = extents.rope_pairs;
   for (size_t k = 0; k < ropes.size(); ++k) {
     over_rows(count, pairs * 8, [&](uint32_t r) {
       const uint64_t at = (k * options.max_rows + r) * pairs;

@@ -31,7 +31,7 @@ void Forward::Impl::attention(uint32_t layer, const Held& held, RowBuffer in, bo
   const float* k_norm = vector(held, Role::kKNorm, &slot);
   const bool plus_one = spec.norm == NormKind::kRmsPlusOne;
   const KvPlace& place = place_of(layer);
-  const uint64_t pairs = Extents(spec).rope_pairs;
+  const uint64_t pairs = extents.rope_pairs;
   over_rows(count, q_cols + k_cols, [&](uint32_t r) {
     float* q = b.q + uint64_t{r} * q_cols;
     float* k = b.k + uint64_t{r} * k_cols;

@@ -16,6 +16,7 @@ struct RowBuffer {
   uint32_t cols = 0;
 
   kernels::Rows view(uint32_t count, uint32_t first = 0) const;
+  RowBuffer from(uint32_t first) const;  // the rows from `first` on
 };
 
 // Cuts one mapping into buffers; with base == nullptr it only counts.
@@ -65,15 +66,15 @@ struct Buffers {
   float* layer_gate = nullptr;     // [rows, layer_input]
   float* layer_norm = nullptr;     // [layer_input] the norm of all layers' inputs
   float* apart = nullptr;          // [rows, hidden] output of a shared expert that stands apart
-  RowBuffer gate;                  // [rows, width]: gate, then act(gate) * up
-  float* up = nullptr;             // [rows, width]
+  RowBuffer gate;                  // [pair rows, width]: gate, then act(gate) * up
+  float* up = nullptr;             // [pair rows, width]
   float* router = nullptr;         // [rows, experts]
   float* choice = nullptr;         // [rows, experts] scores as the choice sees them
   float* weights = nullptr;        // [rows, used]
   uint32_t* chosen = nullptr;      // [rows, used]
-  RowBuffer gathered;              // [rows, hidden] rows of one expert
-  float* expert_out = nullptr;     // [rows, used, hidden]
-  float* down = nullptr;           // [rows, hidden] output of one expert before it is spread
+  RowBuffer gathered;              // [pair rows, hidden] rows of some experts
+  float* expert_out = nullptr;     // [rows * used, hidden], pairs of (row, rank) by expert
+  float* down = nullptr;           // [rows, hidden] output of a shared expert
   float* shared_gate = nullptr;    // [rows]
   float *cos = nullptr, *sin = nullptr;  // [ropes, rows, dims / 2]
   float* vectors = nullptr;              // vectors of the current pieces as f32
@@ -93,6 +94,13 @@ struct Extents {
   explicit Extents(const ModelSpec& spec);
 };
 
+inline constexpr uint32_t kVectorSlots = 8;  // most converted vectors in use at a time
+
+// Rows of experts that are computed together: a decoded token's all, and any expert's of a step.
+inline uint32_t pair_rows(const ForwardOptions& options, const Extents& e) {
+  return std::max(options.max_rows, 2 * e.used);
+}
+
 uint64_t carve(Carver& carver, const ModelSpec& spec, const ForwardOptions& options,
                Buffers* buffers);
 
@@ -111,6 +119,21 @@ struct Job {
   kernels::MatmulArgs args;
 };
 
+// The products in front of an activation, and what follows them at once:
+// out = act(x gate + gate_bias) * (x up + up_bias), quantized when the next product wants it.
+struct Feed {
+  const FfnSpec* ffn = nullptr;
+  Job gate, up;  // gate: no kernel when there is none
+  const float *gate_bias = nullptr, *up_bias = nullptr;
+  std::array<float, 4> xielu = {};
+  RowBuffer out;
+  bool quantize = false;
+};
+struct FeedRoles {
+  format::Role gate = format::Role::kGate, up = format::Role::kUp, down = format::Role::kDown;
+  format::Role gate_bias = format::Role::kGateBias, up_bias = format::Role::kUpBias;
+};
+
 // Queries of one kv head that are attended together: some rows of a sequence, some heads of the group.
 struct QueryBlock {
   uint32_t row_begin, row_end, head_begin, head_end;
@@ -126,6 +149,7 @@ struct Forward::Impl {
   stream::Ledger& ledger;
   ForwardOptions options;
   const kernels::Ops& ops;
+  const Extents extents;
 
   Buffers b;
   std::byte* mapping = nullptr;
@@ -146,12 +170,25 @@ struct Forward::Impl {
   std::vector<uint32_t> sequence_of;           // by row
   std::vector<uint32_t> row_order, row_begin;  // rows of each sequence, ascending
   std::vector<Job> jobs;
-  std::vector<uint32_t> fired, expert_rows, expert_begin, expert_place;
+  std::vector<Feed> feeds;
+  // Pairs of (row, rank) by expert: expert e's rows are expert_rows[expert_begin[e] ..]; where a pair
+  // went is place_of_pair[row * used + rank].
+  std::vector<uint32_t> fired, expert_rows, expert_begin, expert_place, place_of_pair;
+  uint32_t most_pairs = 0;  // of one expert
+  std::vector<Held> batch;  // experts that are computed together
   std::function<void(uint32_t, uint32_t, std::span<const uint32_t>)>* on_route = nullptr;
 
   Impl(const ModelSpec& s, const format::PieceTable& t, stream::PieceStore& st, const KvShape& k,
        Threads& th, stream::Ledger& l, const ForwardOptions& o, const kernels::Ops& op)
-      : spec(s), table(t), store(st), kv(k), threads(th), ledger(l), options(o), ops(op) {}
+      : spec(s),
+        table(t),
+        store(st),
+        kv(k),
+        threads(th),
+        ledger(l),
+        options(o),
+        ops(op),
+        extents(s) {}
   ~Impl();
 
   Expected<Held> hold(uint32_t piece);
@@ -162,14 +199,27 @@ struct Forward::Impl {
   const KvPlace& place_of(uint32_t layer) const {
     return kv.places[loop * spec.layers.size() + layer];
   }
+  Job make_job(const Held& held, format::Role role, const kernels::Rows& in, float* out,
+               uint64_t stride) const;
+  Job make_job(const Held& held, size_t tensor, const kernels::Rows& in, float* out,
+               uint64_t stride) const;
   void push_tensor(const Held& held, size_t tensor, const kernels::Rows& in, float* out,
                    uint64_t stride);
   void push(const Held& held, format::Role role, const kernels::Rows& in, float* out,
             uint64_t stride);
   void flush();  // runs the pushed products, all in one parallel region
+  // The least of `items` that is worth a thread, when all of them read `bytes`.
+  static uint64_t grain(uint64_t items, uint64_t bytes);
+  // `slot`: as of vector(). The vectors must stay until flush_feeds().
+  void push_feed(const FfnSpec& f, const Held& held, const FeedRoles& roles,
+                 const kernels::Rows& in, RowBuffer out, float* up, uint32_t width, uint32_t* slot);
+  void flush_feeds();
+  void finish_feed(const Feed& feed, uint32_t begin, uint32_t end) const;
   bool quantizes(const Held& held, format::Role role) const;
+  void quantize_row(RowBuffer& buffer, uint32_t row) const;
   void quantize(RowBuffer& buffer, uint32_t n);  // fills the int8 side of n rows
   void norm(const float* in, const float* w, uint32_t n, float* out, bool of_output = false);
+  void norm_into(RowBuffer& to, const float* w, bool quantized);  // to = norm(b.x), in one region
   void add_bias(float* out, uint64_t stride, uint32_t cols, uint32_t n, const float* bias);
   void add_residual(const float* y);
   template <class F>
@@ -212,9 +262,9 @@ struct Forward::Impl {
   void route_apart(const MoeSpec& m, const FfnSpec& f, const Held& held);
   void shared_expert(const MoeSpec& m, const FfnSpec& f, const Held& held);
   void group_by_expert(const MoeSpec& m, uint32_t layer);
-  void expert(const MoeSpec& m, const FfnSpec& f, const Held& held, uint32_t index);
-  void activate(const FfnSpec& f, uint32_t n, uint32_t width);
-  void xielu(const FfnSpec& f, const Held& held, uint32_t n, uint32_t width);
+  Status run_experts(const MoeSpec& m, const FfnSpec& f, uint32_t layer);
+  void experts(const MoeSpec& m, const FfnSpec& f, uint32_t layer);  // those of `batch`
+  bool batch_has_room(uint32_t pairs) const;
   Expected<std::span<const float>> head_logits();
   void rope_tables();
 };

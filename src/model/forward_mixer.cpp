@@ -12,12 +12,6 @@ Status Forward::Impl::mix(uint32_t layer) {
   const LayerSpec& l = spec.layers[layer];
   MILLRACE_ASSIGN(Held held, hold(mixer[layer]));
   uint32_t slot = 0;
-  RowBuffer in = b.h;
-  if (l.mixer_in_norm) {
-    norm(b.x, vector(held, Role::kMixerInNorm, &slot), count, b.h.f32);
-  } else {
-    in.f32 = b.x;
-  }
   const auto readers = {Role::kQ,
                         Role::kK,
                         Role::kV,
@@ -30,8 +24,15 @@ Status Forward::Impl::mix(uint32_t layer) {
                         Role::kIndexK,
                         Role::kIndexWeights,
                         Role::kAttentionGate};
-  if (std::any_of(readers.begin(), readers.end(), [&](Role r) { return quantizes(held, r); }))
-    quantize(in, count);
+  const bool quantized =
+      std::any_of(readers.begin(), readers.end(), [&](Role r) { return quantizes(held, r); });
+  RowBuffer in = b.h;
+  if (l.mixer_in_norm) {
+    norm_into(b.h, vector(held, Role::kMixerInNorm, &slot), quantized);
+  } else {
+    in.f32 = b.x;
+    if (quantized) quantize(in, count);
+  }
   if (l.attention.heads) attention(layer, held, in, false);
   if (l.mla) latent_attention(layer, held, in);
   if (l.conv) short_conv(layer, held, in);

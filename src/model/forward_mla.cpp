@@ -43,7 +43,7 @@ void Forward::Impl::latent_attention(uint32_t layer, const Held& held, RowBuffer
 
   const float* norm_weight = vector(held, Role::kKvDownNorm, &slot);
   const RopeSpec& rope = ropes[static_cast<size_t>(m.rope)];
-  const uint64_t pairs = Extents(spec).rope_pairs;
+  const uint64_t pairs = extents.rope_pairs;
   over_rows(count, uint64_t{m.heads} * head_cols, [&](uint32_t r) {
     const uint64_t at = (static_cast<uint64_t>(m.rope) * options.max_rows + r) * pairs;
     float* k = b.k + uint64_t{r} * key;
@@ -136,7 +136,7 @@ void Forward::Impl::absorb(const MlaSpec& m, const Held& held) {
   threads.parallel(m.heads, 1, [&](uint64_t begin, uint64_t end, unsigned) {
     for (uint64_t h = begin; h < end; ++h) {
       const auto& tensor = held.piece->tensors[first + h];
-      float* decoded = b.decoded + h * Extents(spec).latent;
+      float* decoded = b.decoded + h * extents.latent;
       for (uint32_t r = 0; r < count; ++r)
         std::memset(b.absorbed + (r * m.heads + h) * key, 0, m.rank * sizeof(float));
       for (uint32_t i = 0; i < m.nope_dim; ++i) {
@@ -163,7 +163,7 @@ void Forward::Impl::index_positions(uint32_t layer, const Held& held, RowBuffer 
   const float* weight = vector(held, Role::kIndexKNorm, &slot);
   const float* bias = vector(held, Role::kIndexKNormBias, &slot);
   const RopeSpec& rope = ropes[static_cast<size_t>(x.rope)];
-  const uint64_t pairs = Extents(spec).rope_pairs;
+  const uint64_t pairs = extents.rope_pairs;
   const float head_scale = 1.0f / __builtin_sqrtf(static_cast<float>(x.heads));
   over_rows(count, q_cols + x.dim, [&](uint32_t r) {
     const uint64_t at = (static_cast<uint64_t>(x.rope) * options.max_rows + r) * pairs;

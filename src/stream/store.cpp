@@ -166,6 +166,11 @@ class Store : public PieceStore {
     return false;
   }
 
+  bool fired_ready() override {
+    drain();
+    return !pass_error_ && pending_.empty() && next_ready_ < ready_.size();
+  }
+
   StoreStats stats() const override {
     StoreStats s;
     s.bytes_read = backend_->bytes_read();

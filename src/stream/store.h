@@ -60,6 +60,9 @@ class PieceStore {
   virtual void begin_fired(std::span<const uint32_t> pieces) = 0;
   // False in `more` once all were handed out. On error the pass is over: nothing stays pinned by it.
   virtual Expected<bool> next_fired(Fired* fired) = 0;
+  // Whether next_fired() would hand out another one at once, and holding it delays no read: none waits
+  // for a slot.
+  virtual bool fired_ready() = 0;
 
   virtual StoreStats stats() const = 0;
   virtual const ResidencyPlan& plan() const = 0;
