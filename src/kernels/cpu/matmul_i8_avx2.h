@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/cpu/formats_avx2.h"
+#include "kernels/cpu/matmul_i8_steps_avx2.h"
 
 namespace millrace::kernels {
 namespace {
@@ -95,11 +96,6 @@ MILLRACE_INLINE inline __m256i multiply(__m256i w, __m256i x) {
 // at its end and spills every product.
 inline void pin(__m256i& v) { asm("" : "+x"(v)); }
 
-template <int kTiles, int kRows>
-struct Dots {
-  __m256i v[kRows][kTiles];
-};
-
 // The integer dots of a group, scaled by the integer scales, without offset. Row r has its 32 codes
 // at q + 32 r.
 template <Traits T, int kTiles, int kRows>
@@ -107,6 +103,23 @@ MILLRACE_INLINE inline Dots<kTiles, kRows> group_dots(const TileGroup (&tiles)[k
                                                       const uint8_t* q) {
   constexpr int kSpan = T.span();
   Dots<kTiles, kRows> total;
+  if constexpr (kTiles == 2 && kRows >= 2 && T.is_signed() && !T.halves()) {
+    unroll<kRows>([&](auto r)
+                      MILLRACE_INLINE { total.v[r][0] = total.v[r][1] = _mm256_setzero_si256(); });
+    unroll<8>([&](auto i) MILLRACE_INLINE {
+      signed_step<kRows>(tiles[0].w[i], tiles[1].w[i], q + 4 * i, total);
+    });
+    if constexpr (T.ints != Ints::kNone) {
+      unroll<kRows>([&](auto r) MILLRACE_INLINE {
+        unroll<2>([&](auto t) MILLRACE_INLINE {
+          // The scale is in both halves of `first`: as int32, the lower one.
+          const __m256i scale = _mm256_srai_epi32(_mm256_slli_epi32(tiles[t].ints.first, 16), 16);
+          total.v[r][t] = _mm256_mullo_epi32(total.v[r][t], scale);
+        });
+      });
+    }
+    return total;
+  }
   // Adds the int16 sums of span s.
   const auto add = [&](auto s, auto r, auto t, __m256i part) MILLRACE_INLINE {
     const GroupInts& ints = tiles[t].ints;
@@ -115,7 +128,16 @@ MILLRACE_INLINE inline Dots<kTiles, kRows> group_dots(const TileGroup (&tiles)[k
     pin(total.v[r][t]);
   };
   unroll<8 / kSpan>([&](auto s) MILLRACE_INLINE {
-    if constexpr (kSpan >= 4) {
+    if constexpr (kTiles == 2 && kRows >= 2 && kSpan >= 2) {
+      Dots<2, kRows> part;
+      unroll<kSpan>([&](auto i) MILLRACE_INLINE {
+        constexpr int kChunk = s * kSpan + i;
+        step<kRows, i == 0>(tiles[0].w[kChunk], tiles[1].w[kChunk], q + 4 * kChunk, part);
+      });
+      unroll<kRows>([&](auto r) MILLRACE_INLINE {
+        unroll<2>([&](auto t) MILLRACE_INLINE { add(s, r, t, part.v[r][t]); });
+      });
+    } else if constexpr (kSpan >= 4) {
       Dots<kTiles, kRows> part;
       unroll<kSpan>([&](auto i) MILLRACE_INLINE {
         unroll<kRows>([&](auto r) MILLRACE_INLINE {
