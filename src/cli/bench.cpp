@@ -15,6 +15,7 @@
 #include "cli/peer.h"
 #include "cli/roofs.h"
 #include "cli/size.h"
+#include "io/probe.h"
 
 namespace millrace::cli {
 namespace {
@@ -54,6 +55,7 @@ struct Test {
   uint64_t bytes_read = 0;     // of all repetitions
   uint64_t hits = 0, misses = 0;
   double stall = 0, seconds = 0;
+  std::vector<double> roofs;  // bytes a second that memory gave right after each repetition
 
   uint64_t tokens() const { return uint64_t{shape.rows} * repeats; }
 };
@@ -180,10 +182,12 @@ const Test* one_row(const Results& results) {
   return nullptr;
 }
 
-// Bytes of weights that a second of this test reads, where each token reads them once.
+// Tests in which each token reads its weights once.
+bool reads_once(const Test& test) { return !test.pass && test.shape.rows == 1; }
+
+// Bytes of weights that a second of this test reads.
 double weight_rate(const Results& results, const Test& test) {
-  return test.pass || test.shape.rows != 1 ? 0
-                                           : results.plan.touched_per_token * median(test.values);
+  return reads_once(test) ? results.plan.touched_per_token * median(test.values) : 0;
 }
 
 using Table = std::vector<std::vector<std::string>>;
@@ -212,7 +216,8 @@ Table make_table(const Results& results) {
     if (results.roofs.memory > 0) {
       const double rate = weight_rate(results, test);
       row.push_back(rate > 0 ? format_rate(rate) : "");
-      row.push_back(rate > 0 ? fmt::format("{:.0f} %", 100 * rate / results.roofs.memory) : "");
+      const double share = results.plan.touched_per_token * paired_ratio(test.values, test.roofs);
+      row.push_back(rate > 0 ? fmt::format("{:.0f} %", 100 * share) : "");
     }
     if (streamed) {
       const auto passes = static_cast<double>(test.tokens() * test.values.size());
@@ -288,6 +293,7 @@ nlohmann::ordered_json as_json(const Engine& engine, const Results& results) {
                                     {"expert_misses", test.misses},
                                     {"stall_s", test.stall},
                                     {"seconds", test.seconds}};
+    if (!test.roofs.empty()) entry["memory_bytes_per_s"] = test.roofs;
     if (one && test.pass) entry["cost"] = paired_ratio(test.values, one->values);
     nlohmann::ordered_json others = nlohmann::ordered_json::array();
     for (const Peer& peer : results.peers) {
@@ -334,11 +340,18 @@ int run(const Cli& cli, Options options) {
   for (const std::string& text : options.compare)
     results.peers.push_back({command_of(text, options, results.choices.at("threads")), {}});
 
+  const auto threads = static_cast<unsigned>(std::stoul(results.choices.at("threads")));
   for (uint32_t i = 0; i <= options.repetitions; ++i) {  // the first one warms up
     for (Test& test : results.tests) {
       spdlog::debug("repetition {}: {}", i, test.name);
+      const uint64_t read = test.bytes_read;
       const auto status = measure(**engine, &test, kSeed + i, i > 0);
       if (!status) return cli.report(status.error());
+      // What memory gives changes from second to second where the machine is shared. A model that is
+      // streamed leaves no room to measure it again.
+      if (i == 0 || options.no_probe || !reads_once(test)) continue;
+      test.roofs.push_back(test.bytes_read == read ? io::probe_memory(threads)
+                                                   : results.roofs.memory);
     }
     if (i == 0) continue;
     const auto status = run_peers(results.peers, results.tests);
