@@ -103,23 +103,6 @@ MILLRACE_INLINE inline Dots<kTiles, kRows> group_dots(const TileGroup (&tiles)[k
                                                       const uint8_t* q) {
   constexpr int kSpan = T.span();
   Dots<kTiles, kRows> total;
-  if constexpr (kTiles == 2 && kRows >= 2 && T.is_signed() && !T.halves()) {
-    unroll<kRows>([&](auto r)
-                      MILLRACE_INLINE { total.v[r][0] = total.v[r][1] = _mm256_setzero_si256(); });
-    unroll<8>([&](auto i) MILLRACE_INLINE {
-      signed_step<kRows>(tiles[0].w[i], tiles[1].w[i], q + 4 * i, total);
-    });
-    if constexpr (T.ints != Ints::kNone) {
-      unroll<kRows>([&](auto r) MILLRACE_INLINE {
-        unroll<2>([&](auto t) MILLRACE_INLINE {
-          // The scale is in both halves of `first`: as int32, the lower one.
-          const __m256i scale = _mm256_srai_epi32(_mm256_slli_epi32(tiles[t].ints.first, 16), 16);
-          total.v[r][t] = _mm256_mullo_epi32(total.v[r][t], scale);
-        });
-      });
-    }
-    return total;
-  }
   // Adds the int16 sums of span s.
   const auto add = [&](auto s, auto r, auto t, __m256i part) MILLRACE_INLINE {
     const GroupInts& ints = tiles[t].ints;
@@ -170,17 +153,39 @@ MILLRACE_INLINE inline Dots<kTiles, kRows> group_dots(const TileGroup (&tiles)[k
   return total;
 }
 
+// What the activation sums of a row's group contribute. Without integer scales it is the same for every
+// output.
+template <Traits T>
+struct RowSums {
+  __m256i sums;    // pairs
+  __m256i offset;  // no integer scales: to be subtracted from the dots
+  __m256 bias;     // no integer scales: times m
+};
+template <Traits T>
+MILLRACE_INLINE inline RowSums<T> row_sums(__m256i sums) {
+  RowSums<T> row{sums, {}, {}};
+  if constexpr (T.ints == Ints::kNone && T.offset != 0)
+    row.offset = _mm256_madd_epi16(_mm256_set1_epi16(static_cast<short>(T.offset)), sums);
+  if constexpr (T.ints == Ints::kNone && T.bias)
+    row.bias = _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_set1_epi16(1), sums));
+  return row;
+}
+
 // One step of an output's f32 sequence.
 template <Traits T>
-MILLRACE_INLINE inline __m256 accumulate(const TileGroup& tile, __m256i dot, __m256i sums,
+MILLRACE_INLINE inline __m256 accumulate(const TileGroup& tile, __m256i dot, const RowSums<T>& row,
                                          __m256 dx, __m256 acc) {
-  if constexpr (T.offset != 0) {
-    dot = _mm256_sub_epi32(dot, _mm256_madd_epi16(tile.ints.offset, sums));
+  if constexpr (T.offset != 0 && T.ints == Ints::kNone) {
+    dot = _mm256_sub_epi32(dot, row.offset);
+  } else if constexpr (T.offset != 0) {
+    dot = _mm256_sub_epi32(dot, _mm256_madd_epi16(tile.ints.offset, row.sums));
   }
   acc = _mm256_fmadd_ps(_mm256_mul_ps(tile.scales.d, dx), _mm256_cvtepi32_ps(dot), acc);
   if constexpr (T.bias) {
     const __m256 m = _mm256_mul_ps(tile.scales.m, dx);
-    const __m256 n = _mm256_cvtepi32_ps(_mm256_madd_epi16(tile.ints.bias, sums));
+    __m256 n = row.bias;
+    if constexpr (T.ints != Ints::kNone)
+      n = _mm256_cvtepi32_ps(_mm256_madd_epi16(tile.ints.bias, row.sums));
     acc = T.negative_bias ? _mm256_fnmadd_ps(m, n, acc) : _mm256_fmadd_ps(m, n, acc);
   }
   return acc;
@@ -213,7 +218,8 @@ void one_row(const MatmulArgs& args, const Shape& shape) {
       for (uint32_t g = 0; g < block_groups; ++g) {
         load_group<T>(p, kAhead, table, group[0]);
         const auto dots = group_dots<T, 1, 1>(group, reinterpret_cast<const uint8_t*>(q));
-        acc = accumulate<T>(group[0], dots.v[0][0], broadcast32(sum), _mm256_broadcast_ss(dx), acc);
+        const auto sums = row_sums<T>(broadcast32(sum));
+        acc = accumulate<T>(group[0], dots.v[0][0], sums, _mm256_broadcast_ss(dx), acc);
         p += T.ints_bytes() + T.plane_bytes();
         q += 32;
         dx += 1;
@@ -261,16 +267,43 @@ inline void pack_panel(const Rows& rows, uint32_t row, uint32_t count, uint64_t 
 template <Traits T, int kTiles, int kRows>
 MILLRACE_INLINE inline const uint8_t* add_rows(const TileGroup (&tiles)[kTiles],
                                                const uint8_t* panel, float*& sums) {
-  const auto dots = group_dots<T, kTiles, kRows>(tiles, panel);
-  unroll<kRows>([&](auto r) MILLRACE_INLINE {
-    const uint8_t* scales = panel + 32 * kRows + 4 * r;
-    const __m256 dx = _mm256_broadcast_ss(reinterpret_cast<const float*>(scales));
-    const __m256i pair = broadcast32(panel + 36 * kRows + 4 * r);
-    unroll<kTiles>([&](auto t) MILLRACE_INLINE {
-      float* at = sums + 8 * (r * kTiles + t);
-      _mm256_store_ps(at, accumulate<T>(tiles[t], dots.v[r][t], pair, dx, _mm256_load_ps(at)));
+  // dot(r, t): the integer dots of row r with tile t.
+  const auto finish = [&](auto dot) MILLRACE_INLINE {
+    unroll<kRows>([&](auto r) MILLRACE_INLINE {
+      const uint8_t* scales = panel + 32 * kRows + 4 * r;
+      const __m256 dx = _mm256_broadcast_ss(reinterpret_cast<const float*>(scales));
+      const auto row = row_sums<T>(broadcast32(panel + 36 * kRows + 4 * r));
+      unroll<kTiles>([&](auto t) MILLRACE_INLINE {
+        float* at = sums + 8 * (r * kTiles + t);
+        _mm256_store_ps(at, accumulate<T>(tiles[t], dot(r, t), row, dx, _mm256_load_ps(at)));
+      });
     });
-  });
+  };
+  if constexpr (kTiles == 2 && kRows >= 2 && T.span() == 8) {
+    // The int16 sums of a whole group: straight from registers to the f32 sums.
+    Dots<2, kRows> part;
+    unroll<8>([&](auto i) MILLRACE_INLINE {
+      step<kRows, i == 0>(tiles[0].w[i], tiles[1].w[i], panel + 4 * i, part);
+    });
+    finish([&](auto r, auto t)
+               MILLRACE_INLINE { return _mm256_madd_epi16(part.v[r][t], tiles[t].ints.first); });
+  } else if constexpr (kTiles == 2 && kRows >= 2 && T.is_signed() && !T.halves()) {
+    Dots<2, kRows> total;
+    unroll<kRows>([&](auto r)
+                      MILLRACE_INLINE { total.v[r][0] = total.v[r][1] = _mm256_setzero_si256(); });
+    unroll<8>([&](auto i) MILLRACE_INLINE {
+      signed_step<kRows>(tiles[0].w[i], tiles[1].w[i], panel + 4 * i, total);
+    });
+    finish([&](auto r, auto t) MILLRACE_INLINE {
+      if constexpr (T.ints == Ints::kNone) return total.v[r][t];
+      // The scale is in both halves of `first`: as int32, the lower one.
+      const __m256i scale = _mm256_srai_epi32(_mm256_slli_epi32(tiles[t].ints.first, 16), 16);
+      return _mm256_mullo_epi32(total.v[r][t], scale);
+    });
+  } else {
+    const auto dots = group_dots<T, kTiles, kRows>(tiles, panel);
+    finish([&](auto r, auto t) MILLRACE_INLINE { return dots.v[r][t]; });
+  }
   sums += 8 * kRows * kTiles;
   return panel + kRowBytes * kRows;
 }
