@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "api/sizing.h"
+#include "base/numa.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "decode/scheduler.h"
@@ -148,6 +149,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   c["activations"] = options.activations == ActivationPrecision::kF32 ? "f32" : "int8";
   c["kv"] = sizing.kv.type == kernels::KvType::kF32 ? "f32" : "f16";
   c["threads"] = std::to_string(count);
+  const size_t nodes = memory_nodes().size();
+  c["memory nodes"] = nodes == 1 ? "1" : fmt::format("{}, weights and KV spread over them", nodes);
   c["kernels"] = fmt::format("{}", fmt::join(impl->forward->kernels(), ", "));
   c["kernels not taken"] =
       fmt::format("{}", fmt::join(impl->forward->kernels_not_taken(cpu, machine), "; "));

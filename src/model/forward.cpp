@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/numa.h"
 #include "base/numeric.h"
 #include "model/forward_impl.h"
 
@@ -207,6 +208,7 @@ Expected<std::unique_ptr<Forward>> Forward::create(const ModelSpec& spec,
     return fail(Code::kNoMemory, "cannot map {} bytes for activations", bytes);
   }
   madvise(base, bytes, MADV_HUGEPAGE);  // a wish
+  spread_over_nodes(base, bytes);
   impl->mapping = static_cast<std::byte*>(base);
   impl->mapped = bytes;
   Carver carver(impl->mapping);

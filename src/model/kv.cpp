@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/numa.h"
 #include "base/numeric.h"
 
 namespace millrace::model {
@@ -90,6 +91,7 @@ Expected<std::unique_ptr<KvPool>> KvPool::create(KvShape shape, stream::Ledger& 
     if (base == MAP_FAILED)
       return fail(Code::kNoMemory, "cannot map {} bytes for the KV cache", bytes);
     madvise(base, bytes, MADV_HUGEPAGE);  // a wish; attention walks through far apart places
+    spread_over_nodes(base, bytes);
     pool->base_.push_back(static_cast<std::byte*>(base));
     std::vector<uint32_t> free(group.pages);
     for (uint32_t i = 0; i < group.pages; ++i) free[i] = group.pages - 1 - i;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/numa.h"
 #include "base/numeric.h"
 
 namespace millrace::stream {
@@ -40,6 +41,7 @@ Expected<Arena> Arena::map(uint64_t bytes, bool huge_pages) {
                 std::strerror(errno));
   }
   auto* begin = static_cast<std::byte*>(at);
+  spread_over_nodes(at, mapped);
   if (align) {
     // Give back what lies outside the aligned range, so that no huge page can grow past the arena.
     const auto address = reinterpret_cast<uintptr_t>(begin);
