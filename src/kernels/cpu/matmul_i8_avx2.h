@@ -79,7 +79,8 @@ inline __m256i broadcast32(const void* p) {
 
 // What one group of one tile multiplies with.
 struct TileGroup {
-  __m256i w[8];
+  const uint8_t* planes;  // where the codes are
+  __m256i w[8];           // unpacked, unless the rows do it
   GroupInts ints;
   BlockScales scales;
 };
@@ -191,14 +192,22 @@ MILLRACE_INLINE inline __m256 accumulate(const TileGroup& tile, __m256i dot, con
   return acc;
 }
 
+// Whether the rows of two tiles unpack the codes as they go: where that is too little work to keep its
+// results in memory.
 template <Traits T>
+constexpr bool unpacks_late() {
+  return T.bits == 4 && T.code == Code::kUnsigned && T.span() == 8;
+}
+
+template <Traits T, bool kUnpack>
 inline void load_group(const uint8_t* p, uint64_t ahead, __m256i table, TileGroup& group) {
   constexpr int kBytes = T.ints_bytes() + T.plane_bytes();
   for (int line = 0; line < kBytes; line += 64) {
     _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
   }
   group.ints = group_ints<T>(p);
-  unpack<T>(p + T.ints_bytes(), table, group.w);
+  group.planes = p + T.ints_bytes();
+  if constexpr (kUnpack) unpack<T>(group.planes, table, group.w);
 }
 
 template <Traits T>
@@ -216,7 +225,7 @@ void one_row(const MatmulArgs& args, const Shape& shape) {
       group[0].scales = block_scales<T>(shape, p);
       p += block_header<T>(shape);
       for (uint32_t g = 0; g < block_groups; ++g) {
-        load_group<T>(p, kAhead, table, group[0]);
+        load_group<T, true>(p, kAhead, table, group[0]);
         const auto dots = group_dots<T, 1, 1>(group, reinterpret_cast<const uint8_t*>(q));
         const auto sums = row_sums<T>(broadcast32(sum));
         acc = accumulate<T>(group[0], dots.v[0][0], sums, _mm256_broadcast_ss(dx), acc);
@@ -282,9 +291,16 @@ MILLRACE_INLINE inline const uint8_t* add_rows(const TileGroup (&tiles)[kTiles],
   if constexpr (kTiles == 2 && kRows >= 2 && T.span() == 8) {
     // The int16 sums of a whole group: straight from registers to the f32 sums.
     Dots<2, kRows> part;
-    unroll<8>([&](auto i) MILLRACE_INLINE {
-      step<kRows, i == 0>(tiles[0].w[i], tiles[1].w[i], panel + 4 * i, part);
-    });
+    if constexpr (unpacks_late<T>()) {
+      unroll<4>([&](auto i) MILLRACE_INLINE {
+        nibble_step<kRows, i == 0>(tiles[0].planes + 32 * i, tiles[1].planes + 32 * i,
+                                   panel + 4 * i, part);
+      });
+    } else {
+      unroll<8>([&](auto i) MILLRACE_INLINE {
+        step<kRows, i == 0>(tiles[0].w[i], tiles[1].w[i], panel + 4 * i, part);
+      });
+    }
     finish([&](auto r, auto t)
                MILLRACE_INLINE { return _mm256_madd_epi16(part.v[r][t], tiles[t].ints.first); });
   } else if constexpr (kTiles == 2 && kRows >= 2 && T.is_signed() && !T.halves()) {
@@ -300,6 +316,11 @@ MILLRACE_INLINE inline const uint8_t* add_rows(const TileGroup (&tiles)[kTiles],
       const __m256i scale = _mm256_srai_epi32(_mm256_slli_epi32(tiles[t].ints.first, 16), 16);
       return _mm256_mullo_epi32(total.v[r][t], scale);
     });
+  } else if constexpr (kTiles == 2 && unpacks_late<T>()) {
+    TileGroup own[2] = {tiles[0], tiles[1]};
+    for (TileGroup& tile : own) unpack<T>(tile.planes, _mm256_setzero_si256(), tile.w);
+    const auto dots = group_dots<T, 2, kRows>(own, panel);
+    finish([&](auto r, auto t) MILLRACE_INLINE { return dots.v[r][t]; });
   } else {
     const auto dots = group_dots<T, kTiles, kRows>(tiles, panel);
     finish([&](auto r, auto t) MILLRACE_INLINE { return dots.v[r][t]; });
@@ -320,6 +341,7 @@ inline void panel_tiles(const MatmulArgs& args, const Shape& shape, const uint8_
     _mm256_store_ps(all_sums + 8 * i, _mm256_setzero_ps());
   }
   TileGroup tiles[kTiles];
+  constexpr bool kUnpack = kTiles == 1 || !unpacks_late<T>();
   for (uint32_t block = 0; block < shape.blocks; ++block) {
     for (int t = 0; t < kTiles; ++t) {
       tiles[t].scales = block_scales<T>(shape, p + static_cast<uint64_t>(t) * shape.tile_bytes);
@@ -328,7 +350,8 @@ inline void panel_tiles(const MatmulArgs& args, const Shape& shape, const uint8_
     for (uint32_t g = 0; g < block_groups; ++g) {
       const uint64_t ahead = tile_ahead(p, last, kTiles, shape.tile_bytes);
       for (int t = 0; t < kTiles; ++t) {
-        load_group<T>(p + static_cast<uint64_t>(t) * shape.tile_bytes, ahead, table, tiles[t]);
+        load_group<T, kUnpack>(p + static_cast<uint64_t>(t) * shape.tile_bytes, ahead, table,
+                               tiles[t]);
       }
       p += T.ints_bytes() + T.plane_bytes();
       float* sums = all_sums;
