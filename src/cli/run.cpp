@@ -86,6 +86,8 @@ int run(const Cli& cli, RunOptions options) {
   if (!options.system.empty() && !options.chat) usage_error("--system", "needs --chat");
   if (options.chat && !options.prompt_ids.empty())
     usage_error("--prompt-ids", "ids are not text: they cannot go through the chat template");
+  if (options.request.sampling.top_p <= 0)
+    usage_error("--top-p", "must be above 0: with 0 no token is left");
   if (!options.prompt_ids.empty())
     options.request.prompt_ids = parse_ids("--prompt-ids", options.prompt_ids);
 

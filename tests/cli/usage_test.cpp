@@ -98,6 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                           "--threads"},
                     Wrong{{"run", kModel, "-p", "x", "--temperature", "nan"}, "--temperature"},
                     Wrong{{"run", kModel, "-p", "x", "--temperature", "inf"}, "--temperature"},
+                    Wrong{{"run", kModel, "-p", "x", "--top-p", "0"}, "--top-p"},
                     Wrong{{"run", kModel, "-p", "x", "--top-p", "1.5"}, "--top-p"},
                     Wrong{{"run", kModel, "-p", "x", "--min-p", "-0.1"}, "--min-p"},
                     Wrong{{"run", kModel, "-p", "x", "--seed", "-1"}, "--seed"},
