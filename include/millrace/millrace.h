@@ -48,6 +48,8 @@ struct EngineOptions {
   std::string kernels;  // at most this instruction set ("scalar", "avx2"), for checking; empty: any
   std::string policy;   // which expert gives way to another: one of policies(); empty: the default
   std::string trace;    // a file to record which experts fire, for replay(); empty: none
+  std::string io_trace;  // a file to record every read of weights; empty: none
+  std::string prefetch;  // of experts: "auto" (or empty), "off", "temporal", "router"
   std::function<void(std::string_view)> log;  // what was chosen, one line each
 };
 
@@ -107,6 +109,11 @@ struct IoReport {
   uint64_t bytes_read = 0, reads = 0;
   uint64_t expert_hits = 0, expert_misses = 0;
   double stall_s = 0;  // compute waited for the disk
+  double busy_s = 0;   // at least one read was in flight
+  double idle_s = 0;   // none was, although a piece was needed that was not there
+  // Experts read before their router had spoken: reads begun; the piece fired while it was there or
+  // on its way; it was given up before; the read gave way before it had begun.
+  uint64_t prefetch_issued = 0, prefetch_used = 0, prefetch_wasted = 0, prefetch_cancelled = 0;
 };
 
 // How a model lies under a ceiling; made before any weight is read.
@@ -125,6 +132,7 @@ struct Plan {
   uint64_t comfortable_budget = 0;  // everything but experts pinned, and 40 % of the experts
   uint64_t smallest_memory = 0;     // the least --memory that runs
   uint32_t context = 0, prefill_chunk = 0;
+  std::string prefill_why;       // why the chunk is as large as it is
   double bytes_per_token = 0;    // predicted, read from disk while decoding
   double touched_per_token = 0;  // weight bytes the kernels read for one token
   bool fits = false;             // false: `why` says what is missing
@@ -217,7 +225,7 @@ class Engine {
 
   MemoryReport memory() const;
   IoReport io() const;
-  // Ends the trace; an error when not all of it was written. Without a trace: nothing.
+  // Ends the traces; an error when not all was written. Without one: nothing.
   Status finish_trace();
   std::map<std::string, std::string> choices() const;  // kernels, io mode, policy, kv, ...
 

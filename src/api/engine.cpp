@@ -9,6 +9,7 @@
 #include "decode/scheduler.h"
 #include "decode/step_timer.h"
 #include "io/choose.h"
+#include "stream/io_trace.h"
 #include "stream/ledger.h"
 #include "stream/reader_in_place.h"
 #include "stream/reader_packed.h"
@@ -31,6 +32,7 @@ struct Engine::Impl {
   Sizing sizing;
   std::unique_ptr<stream::Ledger> ledger;
   std::unique_ptr<stream::PieceReader> reader;
+  std::unique_ptr<stream::IoTrace> io_trace;
   std::unique_ptr<stream::PieceStore> store;
   std::unique_ptr<model::KvPool> kv;
   std::unique_ptr<Threads> threads;
@@ -45,7 +47,11 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 const Model& Engine::model() const { return *impl_->model; }
 const Plan& Engine::plan() const { return impl_->sizing.plan; }
-std::map<std::string, std::string> Engine::choices() const { return impl_->choices; }
+std::map<std::string, std::string> Engine::choices() const {
+  auto choices = impl_->choices;
+  if (impl_->model->info().experts > 0) choices["prefetch"] = impl_->store->prefetch_choice();
+  return choices;
+}
 
 namespace {
 
@@ -113,6 +119,14 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (!options.trace.empty()) {
     MILLRACE_ASSIGN(impl->trace, make_trace(m, options.trace));
   }
+  store_options.prefetch = options.prefetch.empty() ? "auto" : options.prefetch;
+  if (!options.io_trace.empty()) {
+    MILLRACE_ASSIGN(impl->io_trace,
+                    stream::IoTrace::create(options.io_trace, m.info.name, m.table));
+    store_options.on_read = [trace = impl->io_trace.get()](const stream::ReadRecord& record) {
+      trace->add(record);
+    };
+  }
 
   impl->ledger = std::make_unique<stream::Ledger>(sizing.plan.ceiling);
   MILLRACE_TRY(impl->ledger->reserve(stream::Use::kProcess, sizing.plan.process_bytes));
@@ -160,7 +174,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
       fmt::format("experts {}, scan cyclic with read-ahead", stream::name(store_options.policy));
   c["ceiling"] = fmt::format("{} bytes from {}", sizing.plan.ceiling, sizing.ceiling_source);
   c["context"] = std::to_string(sizing.plan.context);
-  c["prefill_chunk"] = std::to_string(sizing.plan.prefill_chunk);
+  c["prefill_chunk"] = fmt::format("{}: {}", sizing.plan.prefill_chunk, sizing.plan.prefill_why);
   c["drafter"] = "none";
   if (!m.audit.dropped.empty())
     c["dropped_tensors"] = fmt::format("{}", fmt::join(m.audit.dropped, ", "));
@@ -251,7 +265,10 @@ MemoryReport Engine::memory() const {
   return report;
 }
 
-Status Engine::finish_trace() { return impl_->trace ? impl_->trace->close() : Status(); }
+Status Engine::finish_trace() {
+  if (impl_->io_trace) MILLRACE_TRY(impl_->io_trace->close());
+  return impl_->trace ? impl_->trace->close() : Status();
+}
 
 IoReport Engine::io() const {
   const auto stats = impl_->store->stats();
@@ -262,6 +279,12 @@ IoReport Engine::io() const {
   report.expert_hits = stats.expert_hits;
   report.expert_misses = stats.expert_misses;
   report.stall_s = static_cast<double>(stats.stall_ns) * 1e-9;
+  report.busy_s = static_cast<double>(stats.busy_ns) * 1e-9;
+  report.idle_s = static_cast<double>(stats.idle_ns) * 1e-9;
+  report.prefetch_issued = stats.prefetch.issued;
+  report.prefetch_used = stats.prefetch.used;
+  report.prefetch_wasted = stats.prefetch.wasted;
+  report.prefetch_cancelled = stats.prefetch.cancelled;
   return report;
 }
 

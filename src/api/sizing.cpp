@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "api/wave.h"
 #include "base/numeric.h"
 #include "base/status.h"
 #include "format/piece_fill.h"
@@ -26,6 +27,7 @@ model::ForwardOptions forward_options(const EngineOptions& options, const model:
                                                                      : kernels::Activations::kInt8;
   out.max_rows = chunk + requests - 1;
   out.max_context = context;
+  out.max_sequences = requests;
   // Prompt scoring wants logits of whole chunks; 32 MiB of them at most.
   const uint64_t rows = 32 * kMiB / (uint64_t{spec.vocab} * sizeof(float));
   out.max_logit_rows = static_cast<uint32_t>(
@@ -69,27 +71,6 @@ void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& resid
     kind.pinned = pinned[id] == kind.pieces;
     kind.resident_bytes = std::min(kind.resident_bytes, kind.bytes);
     plan->kinds.push_back(kind);
-  }
-}
-
-// Bytes a decoded token touches, and how many of them come from the disk if routing were uniform.
-void predict_traffic(const Model::Impl& model, const stream::ResidencyPlan& residency, Plan* plan) {
-  for (const uint32_t p : residency.scan) {
-    const uint64_t bytes = model.table.pieces[p].bytes;
-    plan->touched_per_token += static_cast<double>(bytes);
-    if (!residency.pinned[p]) plan->bytes_per_token += static_cast<double>(bytes);
-  }
-  for (uint32_t p = 0; p < model.table.pieces.size(); ++p) {
-    const auto& piece = model.table.pieces[p];
-    if (piece.kind != format::PieceKind::kExpert) continue;
-    const auto& moe = *model.spec.layers[static_cast<size_t>(piece.layer)].ffn.moe;
-    const auto& c = residency.classes[residency.class_of[p]];
-    const double fired =
-        static_cast<double>(moe.used) / moe.experts * static_cast<double>(piece.bytes);
-    const double held =
-        std::min(1.0, static_cast<double>(c.pinned + c.shared) / std::max(1u, c.pieces));
-    plan->touched_per_token += fired;
-    plan->bytes_per_token += fired * (1.0 - held);
   }
 }
 
@@ -182,19 +163,45 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   plan.smallest_memory = round_up(fixed_bytes() + whole.smallest_budget, kMiB) + kSmallestMargin;
   context = chosen_context, chunk = chosen_chunk;
 
+  const auto budget_beside = [&](uint64_t fixed) {
+    const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
+    return std::min(options.budget.value_or(UINT64_MAX), left);
+  };
+  if (options.prefill_chunk) {
+    plan.prefill_why = "asked for";
+  } else {
+    WaveLimits limits;
+    limits.smallest = chunk;
+    limits.context = context;
+    limits.most_activations = plan.ceiling / 4;
+    limits.activations = [&](uint32_t rows) {
+      chunk = rows;
+      return buffer_bytes();
+    };
+    limits.residency = [&](uint32_t rows) {
+      chunk = rows;
+      return stream::plan_residency(model.table, budget_beside(fixed_bytes()), demand);
+    };
+    Wave wave = choose_wave(model, limits);
+    chunk = wave.rows;
+    plan.prefill_why = std::move(wave.why);
+  }
+
   const uint64_t fixed = fixed_bytes();
   plan.context = context;
   plan.prefill_chunk = chunk;
   plan.kv_bytes = s.kv.bytes();
   plan.activation_bytes = model::Forward::buffer_bytes(spec, s.forward, s.kv);
   const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
-  plan.budget = std::min(options.budget.value_or(UINT64_MAX), left);
+  plan.budget = budget_beside(fixed);
   auto residency = stream::plan_residency(model.table, plan.budget, demand);
   if (residency) {
     s.residency = std::move(*residency);
     plan.fits = true;
     plan.budget = std::min(plan.budget, s.residency.arena_bytes);
-    predict_traffic(model, s.residency, &plan);
+    const Traffic traffic = pass_traffic(model, s.residency, 1);
+    plan.touched_per_token = traffic.touched;
+    plan.bytes_per_token = traffic.read;
   } else if (residency.error().code != Code::kNoMemory) {
     return tl::make_unexpected(residency.error());
   } else if (options.budget && *options.budget < whole.smallest_budget) {

@@ -93,6 +93,12 @@ std::string answer_report(const Engine& engine, const Answer& answer) {
        fmt::format("{} in {} reads ({}), {} a token while answering; waited {} for the disk",
                    size(io.bytes_read), io.reads, io.mode, format_size(bytes_per_token(answer)),
                    format_seconds(io.stall_s)));
+  line("disk", fmt::format("busy for {}; at rest for {} while something was waited for",
+                           format_seconds(io.busy_s), format_seconds(io.idle_s)));
+  if (io.prefetch_issued + io.prefetch_cancelled > 0)
+    line("prefetch",
+         fmt::format("{} experts read ahead: {} used, {} not; {} gave way", io.prefetch_issued,
+                     io.prefetch_used, io.prefetch_wasted, io.prefetch_cancelled));
   if (hits(answer) + misses(answer) > 0)
     line("experts", fmt::format("{} of {} were in memory when needed ({:.1f} %)", hits(answer),
                                 hits(answer) + misses(answer), 100 * hit_rate(answer)));
@@ -137,7 +143,13 @@ nlohmann::ordered_json answer_json(const Engine& engine, const Answer& answer) {
         {"expert_misses", misses(answer)},
         {"hit_rate", hit_rate(answer)},
         {"bytes_per_token", bytes_per_token(answer)},
-        {"stall_s", io.stall_s}}},
+        {"stall_s", io.stall_s},
+        {"busy_s", io.busy_s},
+        {"idle_s", io.idle_s},
+        {"prefetch_issued", io.prefetch_issued},
+        {"prefetch_used", io.prefetch_used},
+        {"prefetch_wasted", io.prefetch_wasted},
+        {"prefetch_cancelled", io.prefetch_cancelled}}},
       {"choices", engine.choices()},
   };
 }

@@ -80,6 +80,13 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
                           "Which expert gives way to another")
       ->group(kGroup)
       ->default_str(policies().front());
+  add_choice<std::string>(
+      app, "--prefetch", options.prefetch,
+      {{"auto", "auto"}, {"off", "off"}, {"temporal", "temporal"}, {"router", "router"}},
+      "Read experts ahead while the disk rests: what fired last, or what the next router says of "
+      "this layer's input")
+      ->group(kGroup)
+      ->default_str("auto");
   auto* kernels = app.add_option("--kernels", options.kernels,
                                  "At most this instruction set: scalar, avx2, avx512, avx512_vnni, "
                                  "neon, neon_dotprod, neon_i8mm (gives the same bytes)");

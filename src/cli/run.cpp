@@ -190,6 +190,9 @@ void add_run(CLI::App& root, Cli& cli) {
                  "Record which experts fire, for 'millrace replay'")
       ->type_name("FILE")
       ->group(kGroup);
+  app.add_option("--io-trace", options->engine.io_trace, "Record every read of weights")
+      ->type_name("FILE")
+      ->group(kGroup);
   app.add_flag("--metrics", options->metrics,
                "At the end: what was read, hit and held, and how fast")
       ->group(kGroup);

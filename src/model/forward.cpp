@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 
@@ -108,9 +109,25 @@ Extents::Extents(const ModelSpec& spec) {
 uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffers* b) {
   const Extents e(spec);
   const uint64_t n = o.max_rows;
+  // What lives through a step.
   b->x = c.take<float>(n * spec.hidden);
   b->h = c.rows(n, spec.hidden);
   b->y = c.take<float>(n * spec.hidden);
+  const uint64_t pages = (uint64_t{o.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  if (e.top) b->selected = c.take<uint64_t>(n * pages);  // layers may share a selection
+  if (spec.layer_input) {
+    b->start = c.rows(n, spec.hidden);
+    b->layer_table = c.take<float>(n * spec.layers.size() * spec.layer_input);
+    b->layer_in = c.rows(n, spec.layer_input);
+    b->layer_gate = c.take<float>(n * spec.layer_input);
+    b->layer_norm = c.take<float>(spec.layer_input);
+  }
+  b->cos = c.take<float>(spec.ropes.size() * n * e.rope_pairs);
+  b->sin = c.take<float>(spec.ropes.size() * n * e.rope_pairs);
+  b->vectors = c.take<float>(uint64_t{kVectorSlots} * e.vectors);
+
+  // The two sublayers and the head take turns: their buffers lie over each other.
+  const uint64_t turns = c.at();
   b->q = c.take<float>(n * e.q);
   b->k = c.take<float>(n * e.kv_k);
   b->v = c.take<float>(n * e.kv_v);
@@ -120,7 +137,6 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
   b->conv = c.take<float>(e.conv);
   b->dt = c.take<float>(n * e.state_heads);
   b->decay = c.take<float>(n * e.state_heads);
-  const uint64_t pages = (uint64_t{o.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
   if (e.mla_heads) {
     b->latent_q = c.rows(n, e.q_rank);
     b->absorbed = c.take<float>(n * e.latent_key);
@@ -134,16 +150,12 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
     b->index_weights = c.take<float>(n * e.index_heads);
     b->index_scores = c.take<float>(pages * kernels::kKvBlock);
     b->ranked = c.take<uint32_t>(e.top);
-    b->selected = c.take<uint64_t>(n * pages);
-  }
-  if (spec.layer_input) {
-    b->start = c.rows(n, spec.hidden);
-    b->layer_table = c.take<float>(n * spec.layers.size() * spec.layer_input);
-    b->layer_in = c.rows(n, spec.layer_input);
-    b->layer_gate = c.take<float>(n * spec.layer_input);
-    b->layer_norm = c.take<float>(spec.layer_input);
   }
   b->own_gate = c.take<float>(n * e.own_gate);
+  const uint64_t sequences = o.max_sequences ? std::min<uint64_t>(o.max_sequences, n) : n;
+  b->blocks = c.take<const void*>(sequences * e.kv_heads * 2 * pages);
+
+  c.back_to(turns);
   if (e.apart) b->apart = c.take<float>(n * spec.hidden);
   const uint64_t pairs = pair_rows(o, e);
   b->gate = c.rows(pairs, e.width);
@@ -158,11 +170,8 @@ uint64_t carve(Carver& c, const ModelSpec& spec, const ForwardOptions& o, Buffer
     b->down = c.take<float>(n * spec.hidden);
     b->shared_gate = c.take<float>(n);
   }
-  b->cos = c.take<float>(spec.ropes.size() * n * e.rope_pairs);
-  b->sin = c.take<float>(spec.ropes.size() * n * e.rope_pairs);
-  b->vectors = c.take<float>(uint64_t{kVectorSlots} * e.vectors);
-  const uint64_t blocks = (uint64_t{o.max_context} + kernels::kKvBlock - 1) / kernels::kKvBlock;
-  b->blocks = c.take<const void*>(n * e.kv_heads * 2 * blocks);
+
+  c.back_to(turns);
   b->logits = c.take<float>(uint64_t{o.max_logit_rows} * spec.vocab);
   return c.bytes();
 }
@@ -503,6 +512,7 @@ Expected<std::span<const float>> Forward::Impl::head_logits() {
 
 Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
   Impl& f = *impl_;
+  const auto begin = std::chrono::steady_clock::now();
   if (rows.empty() || rows.size() > f.options.max_rows) {
     return fail(Code::kInternal, "a step of {} rows does not fit the {} planned", rows.size(),
                 f.options.max_rows);
@@ -515,6 +525,10 @@ Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
     auto found = std::find(f.sequences.begin(), f.sequences.end(), rows[r].sequence);
     if (found == f.sequences.end()) found = f.sequences.insert(found, rows[r].sequence);
     f.sequence_of[r] = static_cast<uint32_t>(found - f.sequences.begin());
+  }
+  if (f.options.max_sequences && f.sequences.size() > f.options.max_sequences) {
+    return fail(Code::kInternal, "a step of {} sequences does not fit the {} planned",
+                f.sequences.size(), f.options.max_sequences);
   }
   MILLRACE_TRY(f.begin_states());
   MILLRACE_TRY(f.embed());
@@ -530,7 +544,10 @@ Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
     MILLRACE_TRY(f.layers());
   }
   f.end_states();
-  return f.head_logits();
+  auto logits = f.head_logits();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  f.store.step_done(f.count, took.count());
+  return logits;
 }
 
 Status Forward::Impl::layers() {

@@ -35,6 +35,7 @@ struct ForwardOptions {
   uint32_t max_rows = 1;        // rows of a step
   uint32_t max_logit_rows = 1;  // rows of a step that want logits
   uint32_t max_context = 1;
+  uint32_t max_sequences = 0;  // of a step; 0: as many as rows
 };
 
 class Forward {

@@ -1,6 +1,7 @@
 // Inside of the forward pass: buffers and the steps that its parts share.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "model/forward.h"
@@ -31,11 +32,17 @@ class Carver {
     return out;
   }
   RowBuffer rows(uint64_t count, uint32_t cols);
-  uint64_t bytes() const { return (at_ + 4095) / 4096 * 4096; }
+  // What is taken from here on lies over what was taken since `at`: never in use at the same time.
+  uint64_t at() const { return at_; }
+  void back_to(uint64_t at) {
+    most_ = std::max(most_, at_);
+    at_ = at;
+  }
+  uint64_t bytes() const { return (std::max(most_, at_) + 4095) / 4096 * 4096; }
 
  private:
   std::byte* base_;
-  uint64_t at_ = 0;
+  uint64_t at_ = 0, most_ = 0;
 };
 
 struct Buffers {
@@ -176,6 +183,7 @@ struct Forward::Impl {
   std::vector<uint32_t> fired, expert_rows, expert_begin, expert_place, place_of_pair;
   uint32_t most_pairs = 0;  // of one expert
   std::vector<Held> batch;  // experts that are computed together
+  std::vector<uint32_t> guessed;
   std::function<void(uint32_t, uint32_t, std::span<const uint32_t>)>* on_route = nullptr;
 
   Impl(const ModelSpec& s, const format::PieceTable& t, stream::PieceStore& st, const KvShape& k,
@@ -265,6 +273,7 @@ struct Forward::Impl {
   Status run_experts(const MoeSpec& m, const FfnSpec& f, uint32_t layer);
   void experts(const MoeSpec& m, const FfnSpec& f, uint32_t layer);  // those of `batch`
   bool batch_has_room(uint32_t pairs) const;
+  void look_ahead(uint32_t layer);  // guesses the next layer's experts, for the store
   Expected<std::span<const float>> head_logits();
   void rope_tables();
 };

@@ -156,6 +156,7 @@ bool Forward::Impl::batch_has_room(uint32_t pairs) const {
 // Resident experts first, the others as they arrive; every result keeps its (row, rank) place.
 Status Forward::Impl::run_experts(const MoeSpec& m, const FfnSpec& f, uint32_t layer) {
   store.begin_fired(fired);
+  look_ahead(layer);
   while (true) {
     batch.clear();
     uint32_t pairs = 0;

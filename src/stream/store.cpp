@@ -30,14 +30,17 @@ void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
 class Store : public PieceStore {
  public:
   Store(const format::PieceTable& table, ResidencyPlan plan, Ledger& ledger, Arena arena,
-        uint64_t io_bytes, const StoreOptions& options, PieceReader& reader)
+        uint64_t io_bytes, const StoreOptions& options, Prefetch prefetch, PieceReader& reader)
       : table_(table),
         plan_(std::move(plan)),
         ledger_(ledger),
         arena_(std::move(arena)),
         io_bytes_(io_bytes),
         most_ahead_(2 * std::max(1u, options.io_threads)),
-        slots_(table, plan_, arena_.data(), options.policy) {
+        slots_(table, plan_, arena_.data(), options.policy),
+        prefetch_(std::move(prefetch)),
+        clock_(table.pieces.size()),
+        timed_(reader, clock_, options.on_read) {
     uint32_t slot_count = 0;
     for (const SlotClass& c : plan_.classes) slot_count += c.pinned + c.shared;
     class_blocked_.resize(plan_.classes.size());
@@ -50,7 +53,8 @@ class Store : public PieceStore {
     fired_.reserve(256);
     pending_.reserve(256);
     ready_.reserve(256);
-    backend_ = make_pread_pool(reader, std::max(1u, options.io_threads), slot_count);
+    in_flight_.reserve(kMostPrefetching);
+    backend_ = make_pread_pool(timed_, std::max(1u, options.io_threads), slot_count);
   }
 
   ~Store() override {
@@ -99,7 +103,12 @@ class Store : public PieceStore {
       count(hit ? counters_.scan_hits : counters_.scan_misses);
     }
     if (!hit) {
-      MILLRACE_TRY(bring(piece));
+      clock_.want(piece);
+      Status brought = bring(piece);
+      if (!brought) {
+        clock_.give_up(piece);
+        return tl::make_unexpected(std::move(brought.error()));
+      }
     }
     ++entry.holds;
     if (hit) read_ahead();
@@ -114,6 +123,7 @@ class Store : public PieceStore {
     drain();
     start_pending();
     read_ahead();
+    start_prefetch();
   }
 
   void begin_fired(std::span<const uint32_t> pieces) override {
@@ -124,6 +134,8 @@ class Store : public PieceStore {
       assert(!entry.fired && "a piece was fired twice in one pass");
       entry.fired = true;
       fired_.push_back(piece);
+      prefetch_.count_use(piece, entry.state == PieceState::kAbsent);
+      if (entry.state != PieceState::kResident) clock_.want(piece);
       count(entry.state == PieceState::kResident ? counters_.expert_hits : counters_.expert_misses);
       switch (entry.state) {
         case PieceState::kResident:
@@ -138,7 +150,10 @@ class Store : public PieceStore {
       }
     }
     left_ = static_cast<uint32_t>(pieces.size());
+    prefetch_.fired(pieces);
+    if (!pending_.empty()) cancel_prefetch();
     start_pending();
+    start_prefetch();
   }
 
   Expected<bool> next_fired(Fired* fired) override {
@@ -171,8 +186,30 @@ class Store : public PieceStore {
     return !pass_error_ && pending_.empty() && next_ready_ < ready_.size();
   }
 
+  PrefetchKind prefetch() const override { return prefetch_.kind(); }
+  std::string prefetch_choice() const override {
+    if (!prefetch_.automatic()) return fmt::format("{}: asked for", name(prefetch_.kind()));
+    return fmt::format("auto: chosen by the time that steps take; {} now", name(prefetch_.kind()));
+  }
+  void step_done(uint32_t rows, double seconds) override {
+    const uint64_t misses = counters_.expert_misses.load(std::memory_order_relaxed);
+    prefetch_.step(rows, seconds, misses != misses_before_);
+    misses_before_ = misses;
+  }
+  void suggest(std::span<const uint32_t> pieces) override {
+    prefetch_.suggest(pieces);
+    start_prefetch();
+  }
+  const std::byte* peek(uint32_t piece) const override {
+    return slots_[piece].state == PieceState::kResident ? slots_.bytes(piece).data() : nullptr;
+  }
+
   StoreStats stats() const override {
     StoreStats s;
+    const ReadClock::Times times = clock_.times();
+    s.busy_ns = times.busy_ns;
+    s.idle_ns = times.idle_ns;
+    s.prefetch = prefetch_.stats();
     s.bytes_read = backend_->bytes_read();
     s.reads = backend_->reads();
     s.expert_hits = counters_.expert_hits.load(std::memory_order_relaxed);
@@ -201,6 +238,7 @@ class Store : public PieceStore {
     if (!backend_->cancel(piece)) return false;
     slots_.drop(piece);
     --outstanding_;
+    clock_.give_up(piece);
     return true;
   }
 
@@ -208,6 +246,7 @@ class Store : public PieceStore {
     --outstanding_;
     const uint32_t piece = result.piece;
     PieceEntry& entry = slots_[piece];
+    clock_.give_up(piece);  // if it became wanted after its read had ended
     if (result.status) {
       slots_.arrived(piece);
       if (entry.pinned && entry.scan_at != kNone) --unread_pinned_;
@@ -312,6 +351,46 @@ class Store : public PieceStore {
     return !plan_.scan.empty() && table_.pieces[plan_.scan.back()].kind == PieceKind::kEmbedding;
   }
 
+  // ---- prefetch
+
+  // Begins reads that were suggested while nothing else is read; the policy's choice gives way, but
+  // nothing that was suggested itself.
+  void start_prefetch() {
+    if (prefetch_.suggested().empty()) return;
+    if (outstanding_ > prefetching() || !pending_.empty()) return;
+    const auto suggested = prefetch_.suggested();
+    uint32_t reading = prefetching();
+    for (const uint32_t piece : suggested) {
+      if (reading >= kMostPrefetching) return;
+      if (slots_[piece].state != PieceState::kAbsent) continue;
+      for (const uint32_t p : suggested) ++slots_[p].holds;
+      const bool placed = slots_.place(piece, false);
+      for (const uint32_t p : suggested) --slots_[p].holds;
+      if (!placed) break;
+      backend_->submit({piece, slots_.bytes(piece), Urgency::kAhead});
+      ++outstanding_;
+      ++reading;
+      prefetch_.issued(piece);
+      in_flight_.push_back(piece);
+    }
+    if (reading < kMostPrefetching) prefetch_.forget();  // all begun, or there is no room
+  }
+  // Of the reads that were begun ahead, those that have not ended or become a demand.
+  uint32_t prefetching() {
+    std::erase_if(in_flight_, [this](uint32_t p) {
+      return slots_[p].state != PieceState::kReading || slots_[p].fired;
+    });
+    return static_cast<uint32_t>(in_flight_.size());
+  }
+  // Fired pieces need the disk: what has not begun gives its slot back.
+  void cancel_prefetch() {
+    for (const uint32_t piece : in_flight_) {
+      if (slots_[piece].state != PieceState::kReading || slots_[piece].fired) continue;
+      if (cancel(piece)) prefetch_.cancelled(piece);
+    }
+    in_flight_.clear();
+  }
+
   // ---- fired experts
   // ---------------------------------------------------------------------------------------
 
@@ -341,6 +420,7 @@ class Store : public PieceStore {
       PieceEntry& entry = slots_[piece];
       if (!entry.fired) continue;
       entry.fired = false;
+      clock_.give_up(piece);
       if (entry.state == PieceState::kReading) cancel(piece);
     }
     fired_.clear();
@@ -358,6 +438,9 @@ class Store : public PieceStore {
   const uint64_t io_bytes_;
   const uint32_t most_ahead_;
   SlotTable slots_;
+  Prefetch prefetch_;
+  ReadClock clock_;
+  TimedReader timed_;
   std::unique_ptr<ReadBackend> backend_;
   Counters counters_;
 
@@ -366,6 +449,10 @@ class Store : public PieceStore {
   uint32_t streamed_classes_ = 0;        // scanned classes that are not resident as a whole
   std::vector<uint64_t> class_blocked_;  // == stamp_: no room found in the present walk
   uint64_t stamp_ = 0;
+
+  static constexpr uint32_t kMostPrefetching = 2;  // reads at a time: a demand waits for few
+  std::vector<uint32_t> in_flight_;                // prefetched and perhaps still being read
+  uint64_t misses_before_ = 0;
 
   std::vector<uint32_t> fired_;    // of the present pass
   std::vector<uint32_t> pending_;  // fired, no room yet
@@ -390,6 +477,7 @@ Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTabl
       return fail(Code::kInternal, "{}: larger than its slot", table.pieces[p].name);
     }
   }
+  MILLRACE_ASSIGN(Prefetch prefetch, Prefetch::create(table, options.prefetch));
   const unsigned io_threads = std::max(1u, options.io_threads);
   const uint64_t io_bytes = io_threads * round_up(reader.scratch_bytes(), 4096);
   MILLRACE_TRY(ledger.reserve(Use::kWeights, plan.arena_bytes));
@@ -402,7 +490,7 @@ Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTabl
     return tl::make_unexpected(std::move(arena.error()));
   }
   return std::make_unique<Store>(table, std::move(plan), ledger, std::move(*arena), io_bytes,
-                                 options, reader);
+                                 options, std::move(prefetch), reader);
 }
 
 }  // namespace millrace::stream

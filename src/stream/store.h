@@ -14,8 +14,10 @@
 #include "format/piece.h"
 #include "stream/ledger.h"
 #include "stream/policy.h"
+#include "stream/prefetch.h"
 #include "stream/reader.h"
 #include "stream/residency.h"
+#include "stream/timed_reader.h"
 
 namespace millrace::stream {
 
@@ -26,12 +28,17 @@ struct StoreStats {
   uint64_t expert_misses = 0;
   uint64_t scan_hits = 0, scan_misses = 0;
   uint64_t stall_ns = 0;  // the consumer waited
+  uint64_t busy_ns = 0;   // at least one read was in flight
+  uint64_t idle_ns = 0;   // none was, although the consumer needed a piece that was not there
+  PrefetchStats prefetch;
 };
 
 struct StoreOptions {
   unsigned io_threads = 4;
   bool huge_pages = true;
-  PolicyKind policy = kDefaultPolicy;  // of experts and an untied embedding
+  PolicyKind policy = kDefaultPolicy;              // of experts and an untied embedding
+  std::string prefetch = "off";                    // "auto", or the name of a PrefetchKind
+  std::function<void(const ReadRecord&)> on_read;  // of every read; called by several threads
 };
 
 class PieceStore {
@@ -63,6 +70,15 @@ class PieceStore {
   // Whether next_fired() would hand out another one at once, and holding it delays no read: none waits
   // for a slot.
   virtual bool fired_ready() = 0;
+
+  // Prefetch of experts. A step's time tells whether it pays.
+  virtual PrefetchKind prefetch() const = 0;
+  virtual std::string prefetch_choice() const = 0;  // for people
+  virtual void step_done(uint32_t rows, double seconds) = 0;
+  // Experts of the next layer that are likely to fire, likeliest first; read when the disk rests.
+  virtual void suggest(std::span<const uint32_t> pieces) = 0;
+  // The piece's bytes when it is resident, until the next call that may read; else null.
+  virtual const std::byte* peek(uint32_t piece) const = 0;
 
   virtual StoreStats stats() const = 0;
   virtual const ResidencyPlan& plan() const = 0;
