@@ -10,11 +10,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/status.h"
+#include "cli/bench_prompts.h"
+#include "cli/bench_streaming.h"
 #include "cli/interrupt.h"
+#include "cli/medians.h"
 #include "cli/options.h"
 #include "cli/peer.h"
 #include "cli/roofs.h"
 #include "cli/size.h"
+#include "cli/table.h"
 #include "io/probe.h"
 
 namespace millrace::cli {
@@ -31,6 +35,7 @@ reports too: JSON as llama-bench -o json prints it, a table with a cell "pp256",
   millrace bench model.gguf
   millrace bench packed/ --memory 4G --prompt 256,1024 --gen 48 --depth 0,4096
   millrace bench model.gguf --rows 1,2,4,8,16,32
+  millrace bench model.gguf --memory 4G --streaming --prompts 1,2,4,8
   millrace bench model.gguf --compare 'llama-bench -m {model} -t {threads} -p {prompt} -n {gen}')";
 
 constexpr uint32_t kMostTokens = 1u << 20;
@@ -40,10 +45,10 @@ constexpr uint64_t kSeed = 0x6d696c6c;  // of the random tokens: the same in eve
 
 struct Options {
   EngineOptions engine;
-  std::vector<uint32_t> prompt = {256}, gen = {48}, depth = {0}, rows;
+  std::vector<uint32_t> prompt = {256}, gen = {48}, depth = {0}, rows, prompts;
   uint32_t repetitions = 5;
   std::vector<std::string> compare;
-  bool no_probe = false, json = false, markdown = false;
+  bool no_probe = false, json = false, markdown = false, streaming = false;
 };
 
 struct Test {
@@ -60,25 +65,11 @@ struct Test {
   uint64_t tokens() const { return uint64_t{shape.rows} * repeats; }
 };
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 double least(const std::vector<double>& values) {
   return *std::min_element(values.begin(), values.end());
 }
 double most(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
-}
-
-// The median of what was measured side by side.
-double paired_ratio(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
-    if (theirs[i] > 0) ratios.push_back(ours[i] / theirs[i]);
-  return median(std::move(ratios));
 }
 
 struct Peer {
@@ -170,6 +161,7 @@ Status run_peers(std::vector<Peer>& peers, const std::vector<Test>& tests) {
 
 struct Results {
   std::vector<Test> tests;
+  std::vector<PromptsTest> prompts;
   std::vector<Peer> peers;
   Roofs roofs;
   Plan plan;
@@ -189,8 +181,6 @@ bool reads_once(const Test& test) { return !test.pass && test.shape.rows == 1; }
 double weight_rate(const Results& results, const Test& test) {
   return reads_once(test) ? results.plan.touched_per_token * median(test.values) : 0;
 }
-
-using Table = std::vector<std::vector<std::string>>;
 
 Table make_table(const Results& results) {
   const auto& tests = results.tests;
@@ -252,34 +242,10 @@ std::string describe(const Engine& engine, const Results& results, uint32_t repe
   return text + fmt::format("  {:<12} {}, interleaved\n\n", "repetitions", repetitions);
 }
 
-std::string plain(const Table& table) {
-  std::vector<size_t> widths(table[0].size());
-  for (const auto& row : table)
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const auto& row : table) {
-    std::string line = fmt::format("  {:<{}}", row[0], widths[0]);
-    for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
-std::string markdown(const Table& table) {
-  std::string text;
-  for (size_t r = 0; r < table.size(); ++r) {
-    text += fmt::format("| {} |\n", fmt::join(table[r], " | "));
-    if (r > 0) continue;
-    text += "|---|";
-    for (size_t i = 1; i < table[0].size(); ++i) text += "---:|";
-    text += "\n";
-  }
-  return text;
-}
-
 nlohmann::ordered_json as_json(const Engine& engine, const Results& results) {
   nlohmann::ordered_json tests = nlohmann::ordered_json::array();
+  nlohmann::ordered_json prompts = nlohmann::ordered_json::array();
+  for (const PromptsTest& test : results.prompts) prompts.push_back(test.json());
   const Test* one = one_row(results);
   for (const Test& test : results.tests) {
     nlohmann::ordered_json entry = {{"test", test.name},
@@ -313,16 +279,40 @@ nlohmann::ordered_json as_json(const Engine& engine, const Results& results) {
           {"touched_per_token", results.plan.touched_per_token},
           {"memory_bytes_per_s", results.roofs.memory},
           {"disk_bytes_per_s", results.roofs.disk},
-          {"tests", tests}};
+          {"tests", tests},
+          {"prompts", prompts}};
+}
+
+int run_streaming(const Cli& cli, const Options& options) {
+  if (!options.compare.empty() || !options.rows.empty())
+    usage_error("--streaming", "is a report of its own: --compare and --rows do not go with it");
+  if (options.prompt.size() != 1 || options.gen.size() != 1)
+    usage_error("--streaming", "needs one --prompt and one --gen");
+  StreamingOptions streaming;
+  streaming.engine = options.engine;
+  streaming.prompt = options.prompt[0];
+  streaming.gen = options.gen[0];
+  streaming.prompts = options.prompts;
+  streaming.repetitions = options.repetitions;
+  streaming.seed = kSeed;
+  streaming.no_probe = options.no_probe;
+  streaming.json = options.json;
+  return bench_streaming(cli, std::move(streaming));
 }
 
 int run(const Cli& cli, Options options) {
+  if (options.streaming) return run_streaming(cli, options);
   watch_interrupts(OnInterrupt::kExitSoon);
   Results results;
   results.tests = make_tests(options);
   uint64_t positions = 0;
   for (const Test& test : results.tests)
     positions = std::max(positions, test.shape.depth + test.tokens());
+  for (const uint32_t n : options.prompts) {
+    results.prompts.emplace_back(n, PromptsShape{});
+    options.engine.max_requests = std::max(options.engine.max_requests, n);
+    positions = std::max<uint64_t>(positions, PromptsShape{}.prompt + PromptsShape{}.gen + 1);
+  }
   if (options.engine.context == 0) options.engine.context = static_cast<uint32_t>(positions);
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
   if (!options.no_probe) {
@@ -353,6 +343,10 @@ int run(const Cli& cli, Options options) {
       test.roofs.push_back(test.bytes_read == read ? io::probe_memory(threads)
                                                    : results.roofs.memory);
     }
+    for (PromptsTest& test : results.prompts) {
+      const auto status = test.measure(**engine, kSeed + i, i > 0);
+      if (!status) return cli.report(status.error());
+    }
     if (i == 0) continue;
     const auto status = run_peers(results.peers, results.tests);
     if (!status) return cli.report(status.error());
@@ -360,8 +354,11 @@ int run(const Cli& cli, Options options) {
   if (options.json) return cli.print_json(as_json(**engine, results));
   const std::string about = describe(**engine, results, options.repetitions);
   const Table table = make_table(results);
-  if (!options.markdown) return cli.print(about + plain(table));
+  const Table prompts = results.prompts.empty() ? Table() : PromptsTest::table(results.prompts);
+  if (!options.markdown)
+    return cli.print(about + plain(table) + (prompts.empty() ? "" : "\n" + plain(prompts)));
   return cli.print("<!-- BEGIN millrace bench -->\n```\n" + about + "```\n\n" + markdown(table) +
+                   (prompts.empty() ? "" : "\n" + markdown(prompts)) +
                    "<!-- END millrace bench -->\n");
 }
 
@@ -392,6 +389,10 @@ void add_bench(CLI::App& root, Cli& cli) {
   add_list(app, "--gen", options->gen, 1, "So many tokens one by one");
   add_list(app, "--depth", options->depth, 0, "Behind so many tokens of context");
   add_list(app, "--rows", options->rows, 1, "Passes over so many rows, as speculation verifies");
+  add_list(app, "--prompts", options->prompts, 1,
+           "So many different prompts together, against one after another");
+  app.add_flag("--streaming", options->streaming,
+               "A report on reading weights: cold and warm, hits, waits, the disk's share");
   add_number(app, "--repetitions", options->repetitions, 1u, 1000u, "Of every test");
   app.add_option("--compare", options->compare, "Another engine's benchmark, run in between")
       ->type_name("CMD")

@@ -156,6 +156,22 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
   if (active_.empty()) return !queue_.empty();
   compose();
 
+  // A long prompt passes in few steps: it says how far it is, and can be given up, between layers.
+  forward_.on_layer = [&](uint32_t layer, uint32_t layers) {
+    bool wanted = false;
+    for (auto& a : active_) {
+      if (a->step_rows > 1 && layer > 0) {
+        Event event;
+        event.request = a->id;
+        event.prompt_done =
+            a->done + static_cast<uint32_t>(uint64_t{a->step_rows} * layer / layers);
+        event.prompt_total = a->prompt;
+        on_event(event);
+      }
+      wanted = wanted || (a->step_rows > 0 && !a->cancelled);
+    }
+    return wanted;
+  };
   // Whatever fails here fails the requests of this step and nothing else.
   auto run = [&]() -> Expected<std::span<const float>> {
     for (auto& a : active_) {
@@ -164,10 +180,17 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
     return forward_.run(rows_);
   };
   auto logits = run();
+  forward_.on_layer = nullptr;
   if (!logits) {
     const Error error = logits.error();
+    const bool given_up = error.code == Code::kCancelled;
     for (auto& a : active_) {
-      if (a->step_rows) finish(*a, FinishReason::kError, &error, on_event);
+      if (!a->step_rows) continue;
+      if (given_up) {
+        finish(*a, FinishReason::kCancelled, nullptr, on_event);
+      } else {
+        finish(*a, FinishReason::kError, &error, on_event);
+      }
     }
     std::erase_if(active_, [](const auto& a) { return a->finished; });
     return !active_.empty() || !queue_.empty();

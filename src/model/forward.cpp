@@ -192,6 +192,7 @@ int Held::find(Role role) const {
 
 Forward::Forward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
   impl_->on_route = &on_route;
+  impl_->on_layer = &on_layer;
 }
 Forward::~Forward() = default;
 
@@ -553,6 +554,9 @@ Expected<std::span<const float>> Forward::run(std::span<const Row> rows) {
 Status Forward::Impl::layers() {
   for (uint32_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
+    const auto n = static_cast<uint32_t>(spec.layers.size());
+    if (*on_layer && !(*on_layer)(loop * n + i, spec.loops * n))
+      return fail(Code::kCancelled, "the pass was given up before layer {}", i);
     if (layer.has_mixer()) MILLRACE_TRY(mix(i));
     if (layer.has_ffn()) MILLRACE_TRY(layer.ffn.moe ? moe(i) : dense(i));
   }

@@ -61,6 +61,9 @@ class Forward {
   // Called with each layer's choice when set: (layer, rows, chosen experts [rows, used]).
   std::function<void(uint32_t, uint32_t, std::span<const uint32_t>)> on_route;
 
+  // Called before each layer when set: (layers run, of how many). False ends the pass with kCancelled.
+  std::function<bool(uint32_t, uint32_t)> on_layer;
+
   // Names of the kernels in use, by weight format, for --explain.
   std::vector<std::string> kernels() const;
   // The faster ones that are not, and why: "q4_K: avx512_vnni: not on this processor". `cpu` is what create

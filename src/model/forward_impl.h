@@ -185,6 +185,7 @@ struct Forward::Impl {
   std::vector<Held> batch;  // experts that are computed together
   std::vector<uint32_t> guessed;
   std::function<void(uint32_t, uint32_t, std::span<const uint32_t>)>* on_route = nullptr;
+  std::function<bool(uint32_t, uint32_t)>* on_layer = nullptr;
 
   Impl(const ModelSpec& s, const format::PieceTable& t, stream::PieceStore& st, const KvShape& k,
        Threads& th, stream::Ledger& l, const ForwardOptions& o, const kernels::Ops& op)

@@ -36,9 +36,9 @@ struct StoreStats {
 struct StoreOptions {
   unsigned io_threads = 4;
   bool huge_pages = true;
-  PolicyKind policy = kDefaultPolicy;              // of experts and an untied embedding
-  std::string prefetch = "off";                    // "auto", or the name of a PrefetchKind
-  std::function<void(const ReadRecord&)> on_read;  // of every read; called by several threads
+  PolicyKind policy = kDefaultPolicy;                   // of experts and an untied embedding
+  std::string prefetch = "off";                         // "auto", or the name of a PrefetchKind
+  std::function<void(const ReadRecord&)> on_read = {};  // of every read; called by several threads
 };
 
 class PieceStore {

@@ -1,0 +1,131 @@
+// Prompts that pass layer by layer under a budget of few experts, and experts read before they are asked
+// for: how often weights are read, and that the tokens do not depend on it.
+#include <map>
+#include <sstream>
+
+#include "tests/support/engine_run.h"
+
+namespace millrace::test {
+namespace {
+
+std::vector<Token> prompt_of(uint32_t n) {
+  std::vector<Token> ids;
+  for (uint32_t i = 0; i < n; ++i) ids.push_back(static_cast<Token>(3 + i * 37 % 900));
+  return ids;
+}
+
+EngineOptions small_budget(uint64_t more) {
+  EngineOptions options;
+  options.model = repo("models/tiny-moe-4bit");
+  options.threads = 2;
+  auto model = Model::open(options.model);
+  if (!model) {
+    ADD_FAILURE() << model.error().message;
+    return options;
+  }
+  const auto plan = make_plan(**model, options);
+  if (plan) options.budget = plan->smallest_budget + more;
+  return options;
+}
+
+// Reads of each expert, by the name of its piece.
+std::map<std::string, int> expert_reads(const std::string& path) {
+  std::ifstream file(path);
+  std::map<std::string, int> reads;
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    uint64_t begin = 0, end = 0, bytes = 0;
+    std::string how, piece;
+    if (!(fields >> begin >> end >> bytes >> how) || !std::getline(fields >> std::ws, piece))
+      continue;
+    EXPECT_LE(begin, end);
+    EXPECT_TRUE(how == "wanted" || how == "ahead") << how;
+    if (piece.find("expert") != std::string::npos) ++reads[piece];
+  }
+  return reads;
+}
+
+TEST(Waves, APromptReadsEachFiredExpertOnce) {
+  const TempFolder temp;
+  EngineOptions options = small_budget(1 << 20);
+  options.context = 512;
+  options.io_trace = temp / "io.txt";
+  options.trace = temp / "trace.txt";
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  const uint32_t chunk = (*engine)->plan().prefill_chunk;
+  ASSERT_GE(chunk, 400u) << (*engine)->plan().prefill_why;
+  Request request;
+  request.prompt_ids = prompt_of(400);
+  request.max_tokens = 1;
+  request.ignore_eos = true;
+  auto done = (*engine)->generate(request);
+  ASSERT_TRUE(done) << done.error().message;
+  const IoReport io = (*engine)->io();
+  ASSERT_TRUE((*engine)->finish_trace());
+
+  // One pass: every (layer, expert) of the trace fired once, and was read once.
+  const auto reads = expert_reads(temp / "io.txt");
+  EXPECT_EQ(reads.size(), io.expert_misses);
+  EXPECT_EQ(io.expert_hits, 0u);
+  for (const auto& [piece, n] : reads) EXPECT_EQ(n, 1) << piece;
+  const auto replayed = replay({.trace = temp / "trace.txt", .policies = {"lru"}, .shares = {1.0}});
+  ASSERT_TRUE(replayed) << replayed.error().message;
+  EXPECT_EQ(replayed->steps, 1u);
+  EXPECT_EQ(replayed->rows[0].uses, reads.size());
+}
+
+TEST(Waves, ChunksReadMoreAndSayTheSame) {
+  EngineOptions options = small_budget(1 << 20);
+  options.context = 512;
+  Request request;
+  request.prompt_ids = prompt_of(400);
+  request.max_tokens = 8;
+  request.ignore_eos = true;
+  const auto one = generate(options, request);
+  options.prefill_chunk = 50;
+  const auto eight = generate(options, request);
+  ASSERT_TRUE(one && eight);
+  EXPECT_EQ(one->ids, eight->ids);
+  EXPECT_EQ(eight->plan.prefill_why, "asked for");
+  EXPECT_GT(eight->io.bytes_read, 4 * one->io.bytes_read);
+}
+
+TEST(Waves, ResidentWeightsNeedNoLargeWave) {
+  EngineOptions options;
+  options.model = repo("models/tiny-moe-4bit");
+  auto model = Model::open(options.model);
+  ASSERT_TRUE(model);
+  const auto plan = make_plan(**model, options);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->prefill_chunk, 256u);
+  EXPECT_EQ(plan->prefill_why, "weights stay in memory");
+}
+
+TEST(Prefetch, TokensAreTheSameWithEveryKind) {
+  Request request;
+  request.prompt_ids = prompt_of(20);
+  request.max_tokens = 120;
+  request.ignore_eos = true;
+  EngineOptions options = small_budget(2 << 20);
+  options.prefetch = "off";
+  const auto off = generate(options, request);
+  ASSERT_TRUE(off);
+  EXPECT_EQ(off->io.prefetch_issued, 0u);
+  EXPECT_GT(off->io.expert_misses, 0u);
+  for (const char* kind : {"auto", "temporal", "router"}) {
+    options.prefetch = kind;
+    const auto other = generate(options, request);
+    ASSERT_TRUE(other);
+    EXPECT_EQ(other->ids, off->ids) << kind;
+    if (std::string_view(kind) != "auto") EXPECT_GT(other->io.prefetch_issued, 0u) << kind;
+  }
+  options.prefetch = "psychic";
+  const auto engine = Engine::open(options);
+  ASSERT_FALSE(engine);
+  EXPECT_NE(engine.error().message.find("psychic"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::test
