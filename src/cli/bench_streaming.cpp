@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 // A prompt, or the tokens behind it.
 struct Phase {
+  explicit Phase(std::string n) : name(std::move(n)) {}
   std::string name;
   std::vector<double> rates;  // tokens a second, by repetition
   uint64_t tokens = 0, bytes = 0, hits = 0, misses = 0;
@@ -52,7 +53,8 @@ struct Phase {
 };
 
 struct Results {
-  std::vector<Phase> phases = {{"cold prompt"}, {"cold answer"}, {"warm prompt"}, {"warm answer"}};
+  std::vector<Phase> phases = {Phase("cold prompt"), Phase("cold answer"), Phase("warm prompt"),
+                               Phase("warm answer")};
   std::vector<PromptsTest> prompts;
   Roofs roofs;
   double fio = 0;  // bytes a second; 0: not installed
@@ -83,7 +85,7 @@ uint64_t piece_bytes(const Plan& plan) {
   return uint64_t{4} << 20;
 }
 
-std::string quoted(const std::string& text) {
+std::string shell_word(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
@@ -99,7 +101,7 @@ void ask_fio(const std::string& file, uint64_t piece, Results* results) {
       "command -v fio >/dev/null 2>&1 && exec fio --name=millrace --readonly --rw=randread "
       "--direct=1 --ioengine=libaio --iodepth={} --bs={} --runtime=3 --time_based "
       "--output-format=json --filename={} 2>/dev/null",
-      kDepth, size, quoted(name)));
+      kDepth, size, shell_word(name)));
   if (!run || run->exit_code != 0) return;
   const auto json = nlohmann::json::parse(
       run->output.substr(run->output.find('{') == std::string::npos ? 0 : run->output.find('{')),

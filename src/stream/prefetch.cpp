@@ -62,16 +62,17 @@ void PrefetchTuner::step(double seconds, bool missed) {
 }
 
 Prefetch::Prefetch(const format::PieceTable& table) : marked_(table.pieces.size(), 0) {
-  int most = -1;
+  int most = 0;
   layer_of_.reserve(table.pieces.size());
   for (const format::Piece& piece : table.pieces) {
-    layer_of_.push_back(piece.layer);
+    layer_of_.push_back(std::max(piece.layer, 0));
     most = std::max(most, piece.layer);
   }
   const auto layers = static_cast<size_t>(most + 1);
   std::vector<uint8_t> has(layers, 0);
-  for (const format::Piece& piece : table.pieces)
-    if (piece.kind == format::PieceKind::kExpert) has[static_cast<size_t>(piece.layer)] = 1;
+  for (size_t p = 0; p < table.pieces.size(); ++p)
+    if (table.pieces[p].kind == format::PieceKind::kExpert)
+      has[static_cast<size_t>(layer_of_[p])] = 1;
   next_layer_.assign(layers, -1);
   for (size_t l = 0; l < layers; ++l) {
     for (size_t step = 1; step <= layers && next_layer_[l] < 0; ++step)

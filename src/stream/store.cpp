@@ -198,6 +198,7 @@ class Store : public PieceStore {
   }
   void suggest(std::span<const uint32_t> pieces) override {
     prefetch_.suggest(pieces);
+    drain();
     start_prefetch();
   }
   const std::byte* peek(uint32_t piece) const override {

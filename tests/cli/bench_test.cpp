@@ -74,6 +74,51 @@ TEST(Bench, ReportIsBetweenItsLines) {
   EXPECT_THAT(out, HasSubstr("<!-- END millrace bench -->"));
 }
 
+TEST(Bench, PromptsTogetherShareReads) {
+  const Outcome outcome = millrace(bench({"--prompt", "none", "--gen", "none", "--prompts", "1,4",
+                                          "--repetitions", "1", "--budget", "6M", "--json"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json prompts = outcome.json()["prompts"];
+  ASSERT_EQ(prompts.size(), 2u);
+  for (const json& test : prompts) {
+    const uint64_t tokens = test["prompts"].get<uint64_t>() * 32;
+    EXPECT_EQ(test["together"]["tokens"], tokens);
+    EXPECT_EQ(test["one_after_another"]["tokens"], tokens);
+    EXPECT_GT(test["ratio"], 0);
+  }
+  EXPECT_LT(prompts[1]["together"]["bytes_read"], prompts[1]["one_after_another"]["bytes_read"]);
+}
+
+TEST(Bench, StreamingReportTellsWhatWasReadColdAndWarm) {
+  const std::vector<std::string> flags = {"--streaming", "--prompt",  "20", "--gen",
+                                          "8",           "--prompts", "2",  "--repetitions",
+                                          "2",           "--budget",  "6M"};
+  std::vector<std::string> more = flags;
+  more.emplace_back("--json");
+  const Outcome outcome = millrace(bench(more));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json report = outcome.json();
+  ASSERT_EQ(report["phases"].size(), 4u);
+  const json& cold = report["phases"][1];
+  const json& warm = report["phases"][3];
+  EXPECT_EQ(cold["tokens"], 8);
+  EXPECT_EQ(warm["tokens"], 16);
+  EXPECT_EQ(warm["values"].size(), 2u);
+  for (const json& phase : report["phases"]) {
+    EXPECT_GT(phase["bytes_read"], 0) << phase;
+    EXPECT_GT(phase["busy_s"], 0) << phase;
+    EXPECT_GE(phase["seconds"], phase["stall_s"]) << phase;
+  }
+  EXPECT_GT(report["memory"]["peak_rss"], 0);
+  EXPECT_LE(report["memory"]["peak_rss"], report["memory"]["ceiling"]);
+  const std::string text = millrace(bench(flags)).out;
+  EXPECT_EQ(text.rfind("<!-- BEGIN millrace-streaming -->", 0), 0u) << text;
+  EXPECT_THAT(text, HasSubstr("| disk at rest while waited for |"));
+  EXPECT_THAT(text, HasSubstr("<!-- END millrace-streaming -->"));
+  const Outcome wrong = millrace(bench({"--streaming", "--rows", "2"}));
+  EXPECT_EQ(wrong.exit_code, 2);
+}
+
 TEST(Bench, WhatDoesNotFitIsRefused) {
   const Outcome wide = millrace(bench({"--rows", "64", "--prefill-chunk", "16"}));
   EXPECT_EQ(wide.exit_code, 1);

@@ -89,7 +89,7 @@ TEST(Waves, ChunksReadMoreAndSayTheSame) {
   ASSERT_TRUE(one && eight);
   EXPECT_EQ(one->ids, eight->ids);
   EXPECT_EQ(eight->plan.prefill_why, "asked for");
-  EXPECT_GT(eight->io.bytes_read, 4 * one->io.bytes_read);
+  EXPECT_GT(eight->io.bytes_read, 2 * one->io.bytes_read);
 }
 
 TEST(Waves, ResidentWeightsNeedNoLargeWave) {
@@ -119,7 +119,9 @@ TEST(Prefetch, TokensAreTheSameWithEveryKind) {
     const auto other = generate(options, request);
     ASSERT_TRUE(other);
     EXPECT_EQ(other->ids, off->ids) << kind;
-    if (std::string_view(kind) != "auto") EXPECT_GT(other->io.prefetch_issued, 0u) << kind;
+    if (std::string_view(kind) != "auto") {
+      EXPECT_GT(other->io.prefetch_issued, 0u) << kind;
+    }
   }
   options.prefetch = "psychic";
   const auto engine = Engine::open(options);

@@ -68,7 +68,7 @@ struct Rig {
 };
 
 TEST(Prefetch, SuggestedExpertsAreReadWhileTheDiskRests) {
-  const Shape shape{.layers = 2, .experts = 16};
+  const Shape shape{.layers = 2, .experts = 16, .embeddings = 1};
   Rig rig(shape, 4);
   rig.open(rig.budget_with_experts(12, shape), "router");
   rig.fire(0, {0, 1, 2, 3});
@@ -85,7 +85,7 @@ TEST(Prefetch, SuggestedExpertsAreReadWhileTheDiskRests) {
 }
 
 TEST(Prefetch, WhatTheLayerFiredLastComesBackBeforeItIsAskedFor) {
-  const Shape shape{.layers = 2, .experts = 16};
+  const Shape shape{.layers = 2, .experts = 16, .embeddings = 1};
   Rig rig(shape, 4);
   rig.open(rig.budget_with_experts(6, shape), "temporal");
   rig.fire(0, {0, 1, 2, 3});
@@ -101,7 +101,7 @@ TEST(Prefetch, WhatTheLayerFiredLastComesBackBeforeItIsAskedFor) {
 }
 
 TEST(Prefetch, WrongGuessesAreCountedAndHarmless) {
-  const Shape shape{.layers = 2, .experts = 16};
+  const Shape shape{.layers = 2, .experts = 16, .embeddings = 1};
   Rig rig(shape, 2);
   rig.open(rig.budget_with_experts(4, shape), "router");
   for (uint32_t round = 0; round < 10; ++round) {
@@ -117,12 +117,13 @@ TEST(Prefetch, WrongGuessesAreCountedAndHarmless) {
 
 // A demand does not queue behind guesses: what has not begun gives way.
 TEST(Prefetch, GivesWayToADemand) {
-  const Shape shape{.layers = 2, .experts = 16};
+  const Shape shape{.layers = 2, .experts = 16, .embeddings = 1};
   Rig rig(shape, 2);
   rig.open(rig.budget_with_experts(8, shape), "router", 1);
   rig.reader.delay(find_expert(rig.table, 1, 0), 20000);
   rig.store->suggest(
       std::vector<uint32_t>{find_expert(rig.table, 1, 0), find_expert(rig.table, 1, 1)});
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the first one has begun
   rig.fire(0, {3, 4});
   const StoreStats stats = rig.store->stats();
   EXPECT_EQ(stats.prefetch.cancelled, 1u);
@@ -130,7 +131,7 @@ TEST(Prefetch, GivesWayToADemand) {
 }
 
 TEST(Prefetch, OffReadsNothingMore) {
-  const Shape shape{.layers = 2, .experts = 16};
+  const Shape shape{.layers = 2, .experts = 16, .embeddings = 1};
   Rig rig(shape, 4);
   rig.open(rig.budget_with_experts(8, shape), "off");
   rig.fire(0, {0, 1, 2, 3});
@@ -141,7 +142,7 @@ TEST(Prefetch, OffReadsNothingMore) {
 }
 
 TEST(Prefetch, UnknownKindsAreRefusedWithTheList) {
-  const Shape shape{.layers = 1, .experts = 4};
+  const Shape shape{.layers = 1, .experts = 4, .embeddings = 1};
   const auto table = make_table(shape);
   const auto made = Prefetch::create(table, "psychic");
   ASSERT_FALSE(made);
@@ -150,7 +151,7 @@ TEST(Prefetch, UnknownKindsAreRefusedWithTheList) {
 
 // The prompt of a wave: each expert that fires is read once, however few slots there are.
 TEST(Waves, EachFiredExpertIsReadOnce) {
-  const Shape shape{.layers = 3, .experts = 32};
+  const Shape shape{.layers = 3, .experts = 32, .embeddings = 1};
   Rig rig(shape, 3);
   rig.open(rig.budget_with_experts(4, shape), "off");
   std::vector<uint32_t> all(32);
@@ -162,7 +163,7 @@ TEST(Waves, EachFiredExpertIsReadOnce) {
 }
 
 TEST(ReadClock, BusyTimeIsTheUnionOfTheReads) {
-  const Shape shape{.layers = 2, .experts = 32};
+  const Shape shape{.layers = 2, .experts = 32, .embeddings = 1};
   Rig rig(shape, 4);
   rig.reader.most_delay_us = 400;
   rig.open(rig.budget_with_experts(16, shape), "off", 3);
@@ -212,7 +213,7 @@ TEST(ReadClock, IdleIsCountedOnlyWhileSomethingIsWanted) {
 
 // With room for all that fired, reads follow each other without a gap worth speaking of.
 TEST(ReadClock, TheDiskDoesNotRestWhileMissesWait) {
-  const Shape shape{.layers = 2, .experts = 32};
+  const Shape shape{.layers = 2, .experts = 32, .embeddings = 1};
   Rig rig(shape, 8);
   rig.open(rig.budget_with_experts(32, shape), "off");
   rig.reader.most_delay_us = 4000;
@@ -222,7 +223,7 @@ TEST(ReadClock, TheDiskDoesNotRestWhileMissesWait) {
     rig.fire(i % 2, fired, 200);
   }
   const StoreStats stats = rig.store->stats();
-  EXPECT_GT(stats.expert_misses, 32u);
+  EXPECT_GE(stats.expert_misses, 32u);
   EXPECT_LT(stats.idle_ns, stats.busy_ns / 3);
 }
 
