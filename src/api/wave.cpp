@@ -79,6 +79,9 @@ Wave choose_wave(const Model::Impl& model, const WaveLimits& limits) {
   }
   if (!(at_first > 0)) {
     best.why = "weights stay in memory";
+  } else if (best.rows == limits.context) {
+    best.why = fmt::format(
+        "the whole context in one pass, which reads the streamed weights once, {}", gib(of_best));
   } else if (best.rows == limits.smallest) {
     best.why = fmt::format(
         "a larger one would read no less: its memory is worth more to weights; "

@@ -212,8 +212,8 @@ std::string report(const Engine& engine, const StreamingOptions& o, const Result
   if (results.fio > 0)
     item("disk, fio", fmt::format("{} ({})", format_rate(results.fio), results.fio_how));
   const IoReport io = engine.io();
-  item("prefetch", fmt::format("{} begun, {} used, {} wasted, {} gave way", io.prefetch_issued,
-                               io.prefetch_used, io.prefetch_wasted, io.prefetch_cancelled));
+  item("prefetched", fmt::format("{} begun, {} used, {} wasted, {} gave way", io.prefetch_issued,
+                                 io.prefetch_used, io.prefetch_wasted, io.prefetch_cancelled));
   for (const char* key : {"cpu", "threads", "io", "policy", "prefetch", "prefill_chunk", "ceiling"})
     if (const auto found = choices.find(key); found != choices.end()) item(key, found->second);
   return text + "<!-- END millrace-streaming -->\n";
