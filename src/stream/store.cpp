@@ -21,6 +21,7 @@ using format::PieceKind;
 // Counted by the consumer, read by anyone.
 struct Counters {
   std::atomic<uint64_t> expert_hits{0}, expert_misses{0}, scan_hits{0}, scan_misses{0}, stall_ns{0};
+  std::atomic<uint64_t> prefetched{0}, prefetch_used{0}, prefetch_wasted{0}, prefetch_cancelled{0};
 };
 
 void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
@@ -154,6 +155,7 @@ class Store : public PieceStore {
     if (!pending_.empty()) cancel_prefetch();
     start_pending();
     start_prefetch();
+    publish_prefetch();
   }
 
   Expected<bool> next_fired(Fired* fired) override {
@@ -210,7 +212,10 @@ class Store : public PieceStore {
     const ReadClock::Times times = clock_.times();
     s.busy_ns = times.busy_ns;
     s.idle_ns = times.idle_ns;
-    s.prefetch = prefetch_.stats();
+    s.prefetch.issued = counters_.prefetched.load(std::memory_order_relaxed);
+    s.prefetch.used = counters_.prefetch_used.load(std::memory_order_relaxed);
+    s.prefetch.wasted = counters_.prefetch_wasted.load(std::memory_order_relaxed);
+    s.prefetch.cancelled = counters_.prefetch_cancelled.load(std::memory_order_relaxed);
     s.bytes_read = backend_->bytes_read();
     s.reads = backend_->reads();
     s.expert_hits = counters_.expert_hits.load(std::memory_order_relaxed);
@@ -362,7 +367,7 @@ class Store : public PieceStore {
     const auto suggested = prefetch_.suggested();
     uint32_t reading = prefetching();
     for (const uint32_t piece : suggested) {
-      if (reading >= kMostPrefetching) return;
+      if (reading >= kMostPrefetching) break;
       if (slots_[piece].state != PieceState::kAbsent) continue;
       for (const uint32_t p : suggested) ++slots_[p].holds;
       const bool placed = slots_.place(piece, false);
@@ -375,6 +380,14 @@ class Store : public PieceStore {
       in_flight_.push_back(piece);
     }
     if (reading < kMostPrefetching) prefetch_.forget();  // all begun, or there is no room
+    publish_prefetch();
+  }
+  void publish_prefetch() {
+    const PrefetchStats& s = prefetch_.stats();
+    counters_.prefetched.store(s.issued, std::memory_order_relaxed);
+    counters_.prefetch_used.store(s.used, std::memory_order_relaxed);
+    counters_.prefetch_wasted.store(s.wasted, std::memory_order_relaxed);
+    counters_.prefetch_cancelled.store(s.cancelled, std::memory_order_relaxed);
   }
   // Of the reads that were begun ahead, those that have not ended or become a demand.
   uint32_t prefetching() {

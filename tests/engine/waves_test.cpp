@@ -1,5 +1,6 @@
 // Prompts that pass layer by layer under a budget of few experts, and experts read before they are asked
 // for: how often weights are read, and that the tokens do not depend on it.
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -101,6 +102,77 @@ TEST(Waves, ResidentWeightsNeedNoLargeWave) {
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->prefill_chunk, 256u);
   EXPECT_EQ(plan->prefill_why, "weights stay in memory");
+}
+
+// A wave may take long: it tells how far it is, and can be given up without a trace.
+TEST(Waves, TellHowFarTheyAreAndCanBeGivenUp) {
+  EngineOptions options = small_budget(1 << 20);
+  options.context = 512;
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  ASSERT_GE((*engine)->plan().prefill_chunk, 400u);
+  Request request;
+  request.prompt_ids = prompt_of(400);
+  request.max_tokens = 4;
+  request.ignore_eos = true;
+  std::vector<uint32_t> done;
+  const auto whole = (*engine)->generate(request, [&](const Event& event) {
+    if (!event.token && event.finish == FinishReason::kNone) done.push_back(event.prompt_done);
+    return true;
+  });
+  ASSERT_TRUE(whole) << whole.error().message;
+  ASSERT_EQ(done.size(), 7u);  // before each layer but the first
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.front(), 50u);
+  EXPECT_LT(done.back(), 400u);
+
+  uint32_t last = 0;
+  const auto cut = (*engine)->generate(request, [&](const Event& event) {
+    last = event.prompt_done;
+    return event.prompt_done < 100;
+  });
+  ASSERT_TRUE(cut) << cut.error().message;
+  EXPECT_EQ(cut->finish, FinishReason::kCancelled);
+  EXPECT_TRUE(cut->token_ids.empty());
+  EXPECT_LE(last, 100u);
+  const auto again = (*engine)->generate(request);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->token_ids, whole->token_ids);
+}
+
+// One request's cancellation does not end the step of another.
+TEST(Waves, OthersGoOnWhenOneIsCancelledInAWave) {
+  EngineOptions options = small_budget(1 << 20);
+  options.context = 512;
+  Request request;
+  request.prompt_ids = prompt_of(200);
+  request.max_tokens = 4;
+  request.ignore_eos = true;
+  const auto alone = generate(options, request);
+  ASSERT_TRUE(alone);
+  options.max_requests = 2;
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  const auto keep = (*engine)->submit(request);
+  request.prompt_ids[0] = 1;
+  const auto drop = (*engine)->submit(request);
+  ASSERT_TRUE(keep && drop);
+  std::vector<Token> kept;
+  FinishReason dropped = FinishReason::kNone;
+  for (bool more = true; more;) {
+    const auto stepped = (*engine)->step([&](const Event& event) {
+      if (event.request == *drop) {
+        (*engine)->cancel(*drop);
+        dropped = event.finish;
+      } else if (event.token) {
+        kept.push_back(*event.token);
+      }
+    });
+    ASSERT_TRUE(stepped) << stepped.error().message;
+    more = *stepped;
+  }
+  EXPECT_EQ(dropped, FinishReason::kCancelled);
+  EXPECT_EQ(kept, alone->ids);
 }
 
 TEST(Prefetch, TokensAreTheSameWithEveryKind) {
