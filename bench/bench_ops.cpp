@@ -27,44 +27,87 @@ std::vector<float> random_floats(uint64_t n, uint64_t seed) {
   return x;
 }
 
-// `queries` heads over the same `positions` keys and values of 128 dims, as one group.
-void attention(benchmark::State& state, const Ops* ops, KvType type, uint32_t queries,
-               uint32_t positions) {
-  constexpr uint32_t kDim = 128;
-  const uint32_t blocks = (positions + kKvBlock - 1) / kKvBlock;
-  const uint64_t block_bytes = uint64_t{kKvBlock} * kDim * (type == KvType::kF16 ? 2 : 4);
+// `queries` heads over the same `positions` keys and values, as one group.
+struct AttentionCase {
+  const char* name;
+  uint32_t queries, key_dim, value_dim, positions;
+};
+
+void attention(benchmark::State& state, const Ops* ops, KvType type, const AttentionCase* c) {
+  const uint32_t blocks = (c->positions + kKvBlock - 1) / kKvBlock;
   std::vector<std::vector<std::byte>> keys(blocks), values(blocks);
   std::vector<const void*> k(blocks), v(blocks);
+  constexpr uint32_t kDifferent = 16;  // blocks, which the others repeat
   for (uint32_t b = 0; b < blocks; ++b) {
-    keys[b].resize(block_bytes);
-    values[b].resize(block_bytes);
+    if (b >= kDifferent) {
+      keys[b] = keys[b % kDifferent];
+      values[b] = values[b % kDifferent];
+    } else {
+      keys[b].resize(kernels::kv_key_bytes(type, c->key_dim));
+      values[b].resize(kernels::kv_value_bytes(type, c->value_dim));
+      for (uint32_t p = 0; p < kKvBlock; ++p) {
+        const uint32_t seed = b * kKvBlock + p;
+        const auto key = random_floats(c->key_dim, seed),
+                   value = random_floats(c->value_dim, seed + 1000000);
+        ops->store_kv(type, key.data(), c->key_dim, value.data(), c->value_dim, p, keys[b].data(),
+                      values[b].data());
+      }
+    }
     k[b] = keys[b].data();
     v[b] = values[b].data();
   }
-  for (uint32_t p = 0; p < positions; ++p) {
-    const auto key = random_floats(kDim, p), value = random_floats(kDim, p + 1000000);
-    ops->store_kv(type, key.data(), kDim, value.data(), kDim, p % kKvBlock,
-                  keys[p / kKvBlock].data(), values[p / kKvBlock].data());
-  }
-  const auto q = random_floats(uint64_t{queries} * kDim, 5);
-  std::vector<float> out(uint64_t{queries} * kDim);
-  std::vector<AttentionArgs> args(queries);
-  for (uint32_t i = 0; i < queries; ++i) {
-    args[i].q = q.data() + uint64_t{i} * kDim;
-    args[i].key_dim = args[i].value_dim = kDim;
+  const auto q = random_floats(uint64_t{c->queries} * c->key_dim, 5);
+  std::vector<float> out(uint64_t{c->queries} * c->value_dim);
+  std::vector<AttentionArgs> args(c->queries);
+  for (uint32_t i = 0; i < c->queries; ++i) {
+    args[i].q = q.data() + uint64_t{i} * c->key_dim;
+    args[i].key_dim = c->key_dim;
+    args[i].value_dim = c->value_dim;
     args[i].kv_type = type;
     args[i].k_blocks = k.data();
     args[i].v_blocks = v.data();
-    args[i].end = positions;
+    args[i].end = c->positions;
     args[i].scale = 0.09f;
-    args[i].out = out.data() + uint64_t{i} * kDim;
+    args[i].out = out.data() + uint64_t{i} * c->value_dim;
   }
   for (auto _ : state) {
-    ops->attention_group(args.data(), queries);
+    ops->attention_group(args.data(), c->queries);
     benchmark::ClobberMemory();
   }
-  state.counters["MAC/s"] = benchmark::Counter(2.0 * queries * positions * kDim,
-                                               benchmark::Counter::kIsIterationInvariantRate);
+  const double macs = 1.0 * c->queries * c->positions * (c->key_dim + c->value_dim);
+  state.counters["MAC/s"] = benchmark::Counter(macs, benchmark::Counter::kIsIterationInvariantRate);
+  const auto bytes = static_cast<double>(blocks * (kernels::kv_key_bytes(type, c->key_dim) +
+                                                   kernels::kv_value_bytes(type, c->value_dim)));
+  state.counters["KV bytes/s"] =
+      benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+const AttentionCase kAttention[] = {
+    {"attention", 1, 128, 128, 1024},
+    {"attention", 2, 128, 128, 1024},
+    {"attention", 4, 128, 128, 1024},
+    {"attention", 8, 128, 128, 1024},
+    // Far more than any cache holds.
+    {"attention-deep", 1, 128, 128, 196608},
+    {"attention-deep", 2, 128, 128, 196608},
+    {"attention-deep", 4, 128, 128, 196608},
+    {"attention-deep", 8, 128, 128, 196608},
+    // The latent of DeepSeek-V3, for 16 of its 128 heads.
+    {"attention-latent", 16, 576, 512, 1024},
+};
+
+// Writing the key and value of one position.
+void store_kv(benchmark::State& state, const Ops* ops, KvType type) {
+  constexpr uint32_t kDim = 128;
+  std::vector<std::byte> keys(kernels::kv_key_bytes(type, kDim)),
+      values(kernels::kv_value_bytes(type, kDim));
+  const auto key = random_floats(kDim, 1), value = random_floats(kDim, 2);
+  uint32_t slot = 0;
+  for (auto _ : state) {
+    ops->store_kv(type, key.data(), kDim, value.data(), kDim, slot, keys.data(), values.data());
+    slot = (slot + 1) % kKvBlock;
+    benchmark::ClobberMemory();
+  }
 }
 
 // Operations on one row.
@@ -116,14 +159,16 @@ int main(int argc, char** argv) {
   const Cpu cpu = Cpu::detect();
   for (const kernels::OpsRung& rung : kernels::ops_ladder()) {
     if (!cpu.has(rung.isa)) continue;
-    for (const uint32_t queries : {1u, 4u, 8u}) {
-      for (const auto type : {kernels::KvType::kF16, kernels::KvType::kF32}) {
-        const char* kv = type == kernels::KvType::kF16 ? "f16" : "f32";
-        const std::string title =
-            fmt::format("attention/{}/queries:{}/{}", kv, queries, rung.ops->name);
-        benchmark::RegisterBenchmark(title.c_str(), bench::attention, rung.ops, type, queries,
-                                     1024u);
+    for (const auto type : {kernels::KvType::kF16, kernels::KvType::kQ8, kernels::KvType::kQ4,
+                            kernels::KvType::kF32}) {
+      for (const auto& c : bench::kAttention) {
+        const std::string title = fmt::format("{}/{}/queries:{}/{}", c.name, kernels::kv_name(type),
+                                              c.queries, rung.ops->name);
+        benchmark::RegisterBenchmark(title.c_str(), bench::attention, rung.ops, type, &c);
       }
+      const std::string title =
+          fmt::format("store_kv/{}/{}", kernels::kv_name(type), rung.ops->name);
+      benchmark::RegisterBenchmark(title.c_str(), bench::store_kv, rung.ops, type);
     }
     for (const bench::RowOp& op : bench::row_ops()) {
       const std::string title = fmt::format("{}/2048/{}", op.name, rung.ops->name);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "kernels/kv_layout.h"
 #include "kernels/recurrent.h"
 
 namespace millrace::kernels {
@@ -18,18 +19,13 @@ enum class Activation : uint8_t {
   kSwigluOai,  // gated only: g = min(gate, limit); u = clip(up, -limit, limit); g sigmoid(alpha g) (u + 1)
 };
 
-// KV blocks hold 64 positions of one kv head. Keys are stored transposed so that lanes own positions:
-//   K block [key_dim][64], V block [64][value_dim], both of kv_type.
-inline constexpr uint32_t kKvBlock = 64;
-enum class KvType : uint8_t { kF16, kF32 };
-
 struct AttentionArgs {
   const float* q = nullptr;  // [key_dim], one query head, after rope; scale not applied
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
   KvType kv_type = KvType::kF16;
-  const void* const* k_blocks = nullptr;  // [blocks] each [key_dim][64], this kv head
-  const void* const* v_blocks = nullptr;  // [blocks] each [64][value_dim]
+  const void* const* k_blocks = nullptr;  // [blocks] of this kv head (kv_layout.h)
+  const void* const* v_blocks = nullptr;  // [blocks]
   uint32_t begin = 0;                     // first visible position (window), absolute
   uint32_t end = 0;  // one past the last visible position (the query's own + 1)
   float scale = 1.0f;
@@ -49,7 +45,7 @@ struct IndexArgs {
   uint32_t dim = 0;
   float scale = 1.0f;
   KvType kv_type = KvType::kF16;
-  const void* keys = nullptr;  // [dim][64]
+  const void* keys = nullptr;  // a K block of `dim` channels
   float* out = nullptr;        // [64]
 };
 

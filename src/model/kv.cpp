@@ -12,11 +12,32 @@ namespace millrace::model {
 
 using kernels::kKvBlock;
 
+Status KvShape::check(const ModelSpec& spec, kernels::KvType type) {
+  if (!kernels::is_scaled(type)) return {};
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    uint32_t dim = std::max(layer.attention.key_dim, layer.attention.value_dim);
+    if (layer.mla) dim = layer.mla->rank + layer.mla->rope_dim;
+    if (layer.mla && type == kernels::KvType::kQ4) {
+      return fail(
+          Code::kUnsupported,
+          "a q4 KV cache is not kept for latent attention (layer {}): keys and values of all "
+          "{} heads come out of one latent, and four bits of it lose too much; use --kv q8",
+          i, layer.mla->heads);
+    }
+    if (dim > kernels::kMostTurned) {
+      return fail(Code::kUnsupported,
+                  "a {} KV cache holds heads of at most {} channels; layer {} has {}; use --kv f16",
+                  kernels::kv_name(type), kernels::kMostTurned, i, dim);
+    }
+  }
+  return {};
+}
+
 KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk,
                       uint32_t sequences, uint32_t saves) {
   KvShape shape;
   shape.type = type;
-  const uint64_t element = type == kernels::KvType::kF16 ? 2 : 4;
   const auto layers = static_cast<uint32_t>(spec.layers.size());
   shape.places.reserve(uint64_t{layers} * spec.loops);
   for (uint32_t i = 0; i < layers * spec.loops; ++i) {
@@ -48,12 +69,12 @@ KvShape KvShape::make(const ModelSpec& spec, kernels::KvType type, uint32_t cont
       found = shape.groups.insert(shape.groups.end(), KvGroup{window, 0, 0});
     place.group = static_cast<uint32_t>(found - shape.groups.begin());
     place.offset = found->page_bytes;
-    place.k_bytes = element * a.key_dim * kKvBlock;
-    place.head_bytes = place.k_bytes + element * a.value_dim * kKvBlock;
+    place.k_bytes = kernels::kv_key_bytes(type, a.key_dim);
+    place.head_bytes = place.k_bytes + kernels::kv_value_bytes(type, a.value_dim);
     found->page_bytes += place.head_bytes * a.kv_heads;
     if (layer.mla && layer.mla->indexer && !layer.mla->indexer->shared) {
       place.index_offset = found->page_bytes;
-      found->page_bytes += element * layer.mla->indexer->dim * kKvBlock;
+      found->page_bytes += kernels::kv_key_bytes(type, layer.mla->indexer->dim);
     }
     shape.places.push_back(place);
   }

@@ -1,8 +1,8 @@
 // Paged KV: blocks of 64 positions, reference counted, one pool for each distinct window.
 //
 // A page holds 64 positions of all layers of its group (layers with the same window). Inside: for
-// each layer, for each kv head, K [key_dim][64] then V [64][value_dim]. Groups with a window keep
-// only the pages a future query can see. Layers with recurrent state keep it in a slab beside the
+// each layer, for each kv head, its K block then its V block (kernels/kv_layout.h). Groups with a
+// window keep only the pages a future query can see. Layers with recurrent state keep it in a slab beside the
 // pages (state.h).
 #pragma once
 
@@ -30,7 +30,7 @@ struct KvPlace {
   uint64_t offset = 0;        // of the layer in the page
   uint64_t k_bytes = 0;       // of one head's K block
   uint64_t head_bytes = 0;    // K and V block of one head
-  uint64_t index_offset = 0;  // of the block of index keys [dim][64] in the page
+  uint64_t index_offset = 0;  // of the block of index keys, like a K block, in the page
   uint64_t tail = 0;          // floats before the layer's convolution tail in a slab
   uint64_t matrices = 0;      // and before its matrices
 };
@@ -41,6 +41,8 @@ struct KvShape {
   std::vector<KvPlace> places;  // by layer, for each time that the layers run
   uint64_t state_floats = 0;    // of a slab; 0: no layer has recurrent state
   uint32_t slabs = 0;
+  // An error that names what of a model cannot be kept in this type.
+  static Status check(const ModelSpec& spec, kernels::KvType type);
   // `context`: most positions of a sequence; `chunk`: most rows of one sequence in a step;
   // `sequences`: at a time, each with room to keep `saves` copies of its recurrent state (0 or 1).
   static KvShape make(const ModelSpec& spec, kernels::KvType type, uint32_t context, uint32_t chunk,

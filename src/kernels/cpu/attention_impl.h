@@ -6,56 +6,19 @@
 //   m' = max(m, max s); c = exp(m - m'); w_p = exp(s_p - m'); l = fma(l, c, sum w)
 //   acc = acc * c; acc = fma(w_p, v_p, acc) for p ascending;      out = acc / l at the end
 // sum w runs in 16 partial sums as every reduction here. A sink starts m at the sink and l at 1.
+// With scales (q8, q4) a dot is such a chain over the codes of each group of channels, and a chain of
+// scale * group over the groups; values are added as fma(w_p * scale, code, acc). The query is turned
+// as keys are then, and the result turned back (kv_store.h).
 #pragma once
 
+#include "kernels/cpu/kv_codes.h"
+#include "kernels/cpu/kv_store.h"
 #include "kernels/ops.h"
 
 namespace millrace::kernels {
 namespace {
 
-inline F8 load_kv(const float* p) { return load(p); }
-inline F8 load_kv(const uint16_t* p) { return load_f16(p); }
-inline float load_kv1(const float* p) { return *p; }
-inline float load_kv1(const uint16_t* p) {
-  uint16_t part[8] = {*p};
-  float t[8];
-  store(t, load_f16(part));
-  return t[0];
-}
-
 constexpr uint32_t kLanesOfBlock = kKvBlock / 8;
-
-// Dots of q with the 32 positions at `k`, in four vectors.
-template <class T>
-inline void dot_positions(const float* q, uint32_t dim, const T* k, F8 (&acc)[4]) {
-  F8 a = set1(0.0f), b = a, c = a, d = a;
-  for (uint32_t i = 0; i < dim; ++i, k += kKvBlock) {
-    const F8 x = set1(q[i]);
-    a = fma(x, load_kv(k), a);
-    b = fma(x, load_kv(k + 8), b);
-    c = fma(x, load_kv(k + 16), c);
-    d = fma(x, load_kv(k + 24), d);
-  }
-  acc[0] = a;
-  acc[1] = b;
-  acc[2] = c;
-  acc[3] = d;
-}
-
-// out = out * correction + sum over positions low..high of weight * value, kVectors * 8 dims at
-// once.
-template <int kVectors, class T>
-inline void add_values(const float* weights, uint32_t low, uint32_t high, const T* v,
-                       uint32_t stride, float correction, float* out) {
-  F8 acc[kVectors];
-  const F8 c = set1(correction);
-  for (int i = 0; i < kVectors; ++i) acc[i] = load(out + 8 * i) * c;
-  for (uint32_t p = low; p < high; ++p) {
-    const F8 w = set1(weights[p]);
-    for (int i = 0; i < kVectors; ++i) acc[i] = fma(w, load_kv(v + p * stride + 8 * i), acc[i]);
-  }
-  for (int i = 0; i < kVectors; ++i) store(out + 8 * i, acc[i]);
-}
 
 // Softmax weights of positions low..high of a block from its dots; 0 elsewhere. Updates m and l.
 struct Running {
@@ -98,47 +61,8 @@ inline float block_weights(const AttentionArgs& args, const F8 (&dots)[kLanesOfB
   return corrections[0];
 }
 
-template <class T>
-inline void attend(const AttentionArgs& args) {
-  const uint32_t dims = args.value_dim;
-  for (uint32_t i = 0; i < dims; ++i) args.out[i] = 0.0f;
-  if (args.begin >= args.end) return;
-  Running running{args.sink ? *args.sink : -__builtin_inff(), args.sink ? 1.0f : 0.0f};
-  for (uint32_t block = args.begin / kKvBlock; block * kKvBlock < args.end; ++block) {
-    const uint32_t first = block * kKvBlock;
-    const uint32_t low = args.begin > first ? args.begin - first : 0;
-    const uint32_t high = args.end - first < kKvBlock ? args.end - first : kKvBlock;
-    const T* k = static_cast<const T*>(args.k_blocks[block]);
-    const T* v = static_cast<const T*>(args.v_blocks[block]);
-
-    F8 dots[kLanesOfBlock] = {};
-    for (uint32_t half = 0; half < 2; ++half) {
-      if (32 * half >= high || 32 * half + 32 <= low) continue;
-      F8 part[4];
-      dot_positions(args.q, args.key_dim, k + 32 * half, part);
-      for (uint32_t i = 0; i < 4; ++i) dots[4 * half + i] = part[i];
-    }
-    float weights[kKvBlock];
-    const float correction = block_weights(args, dots, low, high, running, weights);
-
-    uint32_t d = 0;
-    for (; d + 64 <= dims; d += 64) {
-      add_values<8>(weights, low, high, v + d, dims, correction, args.out + d);
-    }
-    for (; d + 8 <= dims; d += 8) {
-      add_values<1>(weights, low, high, v + d, dims, correction, args.out + d);
-    }
-    for (; d < dims; ++d) {
-      float acc = args.out[d] * correction;
-      for (uint32_t p = low; p < high; ++p) acc = fma1(weights[p], load_kv1(v + p * dims + d), acc);
-      args.out[d] = acc;
-    }
-  }
-  for (uint32_t i = 0; i < dims; ++i) args.out[i] /= running.total;
-}
-
 // Several queries of one kv head (the heads of a group, the rows of a pass): each key and value is
-// read and widened once for all of them. Every chain is the one of attend(), so the bits are too.
+// read and widened once for all of them. Every query's chains are its own.
 
 // Vectors of positions or dims that go with kQueries queries in one sweep: eight sums in registers,
 // and with two queries whole cache lines of f16.
@@ -158,32 +82,80 @@ struct Ahead {
   }
 };
 
-// Dots of kQueries queries with the 8 * kSweep positions at `k`; dots [query][lanes of block].
-template <int kQueries, class T>
-inline void group_dot_positions(const AttentionArgs* args, const T* k, Ahead& ahead,
-                                F8 (*dots)[kLanesOfBlock]) {
-  constexpr int kVectors = kSweep<kQueries>;
-  F8 sums[kQueries][kVectors];
+inline uint32_t lines_of(uint64_t bytes) { return static_cast<uint32_t>(bytes / 64); }
+
+template <uint32_t kIndex>
+struct Channel {
+  constexpr operator uint32_t() const { return kIndex; }
+};
+
+template <int kQueries, int kVectors>
+inline void clear(F8 (&sums)[kQueries][kVectors]) {
   for (int i = 0; i < kQueries; ++i)
     for (int j = 0; j < kVectors; ++j) sums[i][j] = set1(0.0f);
-  for (uint32_t d = 0; d < args->key_dim; ++d, k += kKvBlock) {
-    ahead.step();
-    F8 keys[kVectors];
-    for (int j = 0; j < kVectors; ++j) keys[j] = load_kv(k + 8 * j);
-    for (int i = 0; i < kQueries; ++i) {
-      const F8 x = set1(args[i].q[d]);
-      for (int j = 0; j < kVectors; ++j) sums[i][j] = fma(x, keys[j], sums[i][j]);
-    }
-  }
-  for (int i = 0; i < kQueries; ++i)
-    for (int j = 0; j < kVectors; ++j) dots[i][j] = sums[i][j];
 }
 
-// As add_values for kQueries queries, kVectors vectors of dims.
+// Continues the chains of kQueries queries with kVectors * 8 positions, over channels first..last;
+// `row` are those positions at channel `first`.
+template <int kQueries, int kVectors, class T>
+inline const T* dot_chains(const AttentionArgs* args, uint32_t first, uint32_t last, const T* row,
+                           Ahead& ahead, F8 (&sums)[kQueries][kVectors]) {
+  using Elements = decltype(load_elements(row));
+  for (uint32_t d = first; d < last; d += kChannels<T>, row += kKvBlock) {
+    ahead.step();
+    Elements elements[kVectors];
+    for (int j = 0; j < kVectors; ++j) elements[j] = load_elements(row + 8 * j);
+    const auto add = [&](auto of) {
+      F8 keys[kVectors];
+      for (int j = 0; j < kVectors; ++j) keys[j] = channel<of>(row, elements[j]);
+      for (int i = 0; i < kQueries; ++i) {
+        const F8 x = set1(args[i].q[d + of]);
+        for (int j = 0; j < kVectors; ++j) sums[i][j] = fma(x, keys[j], sums[i][j]);
+      }
+    };
+    add(Channel<0>{});
+    if constexpr (kChannels<T> == 2) {
+      if (d + 1 < last) add(Channel<1>{});
+    }
+  }
+  return row;
+}
+
+// Dots of kQueries queries with kVectors * 8 positions from `position` on; dots [query][vector].
+template <int kQueries, int kVectors, class T>
+inline void group_dot_positions(const AttentionArgs* args, const T* k, uint32_t position,
+                                Ahead& ahead, F8 (*dots)[kLanesOfBlock]) {
+  const uint32_t dim = args->key_dim;
+  const T* row = k + position;
+  if constexpr (!kScaled<T>) {
+    F8 sums[kQueries][kVectors];
+    clear(sums);
+    dot_chains<kQueries, kVectors>(args, 0, dim, row, ahead, sums);
+    for (int i = 0; i < kQueries; ++i)
+      for (int j = 0; j < kVectors; ++j) dots[i][j] = sums[i][j];
+  } else {
+    const uint16_t* scales = key_scales(k, dim) + position;
+    for (int i = 0; i < kQueries; ++i)
+      for (int j = 0; j < kVectors; ++j) dots[i][j] = set1(0.0f);
+    for (uint32_t d = 0; d < dim; d += kKvGroup, scales += kKvBlock) {
+      F8 sums[kQueries][kVectors];
+      clear(sums);
+      const uint32_t last = dim - d < kKvGroup ? dim : d + kKvGroup;
+      row = dot_chains<kQueries, kVectors>(args, d, last, row, ahead, sums);
+      for (int j = 0; j < kVectors; ++j) {
+        const F8 scale = load_f16(scales + 8 * j);
+        for (int i = 0; i < kQueries; ++i) dots[i][j] = fma(scale, sums[i][j], dots[i][j]);
+      }
+    }
+  }
+}
+
+// out = out * correction + sum over positions low..high of weight * value, for kVectors * 8 dims from
+// `dim` on, of every query.
 template <int kQueries, int kVectors, class T>
 inline void group_add_values(const AttentionArgs* args, const float (*weights)[kKvBlock],
                              const float* corrections, uint32_t low, uint32_t high, const T* v,
-                             uint32_t stride, uint32_t dim, Ahead& ahead) {
+                             uint32_t dim, Ahead& ahead) {
   F8 sums[kQueries][kVectors];
   for (int i = 0; i < kQueries; ++i)
     for (int j = 0; j < kVectors; ++j)
@@ -191,7 +163,7 @@ inline void group_add_values(const AttentionArgs* args, const float (*weights)[k
   for (uint32_t p = low; p < high; ++p) {
     ahead.step();
     F8 values[kVectors];
-    for (int j = 0; j < kVectors; ++j) values[j] = load_kv(v + p * stride + 8 * j);
+    load_values(value_row(v, args->value_dim, p), dim, values);
     for (int i = 0; i < kQueries; ++i) {
       const F8 w = set1(weights[i][p]);
       for (int j = 0; j < kVectors; ++j) sums[i][j] = fma(w, values[j], sums[i][j]);
@@ -227,23 +199,56 @@ struct Sights {
 template <int kQueries, int kVectors, class T>
 inline void group_add_block(const AttentionArgs* args, const Sights<kQueries>& sees,
                             const float (*weights)[kKvBlock], const float* corrections, const T* v,
-                            uint32_t dims, uint32_t d, Ahead& ahead) {
+                            uint32_t d, Ahead& ahead) {
+  Ahead none{nullptr, 0};
   for (int i = 0; i < kQueries; ++i) {
     const uint32_t stop = sees.high[i] < sees.all_low ? sees.high[i] : sees.all_low;
     if (sees.low[i] >= stop) continue;
-    add_values<kVectors>(weights[i], sees.low[i], stop, v + d, dims, corrections[i],
-                         args[i].out + d);
+    group_add_values<1, kVectors>(args + i, weights + i, corrections + i, sees.low[i], stop, v, d,
+                                  none);
   }
   if (sees.all_low == sees.all_high) return;
   float rest[kQueries];  // the correction is applied once
   for (int i = 0; i < kQueries; ++i) rest[i] = sees.low[i] < sees.all_low ? 1.0f : corrections[i];
-  group_add_values<kQueries, kVectors>(args, weights, rest, sees.all_low, sees.all_high, v + d,
-                                       dims, d, ahead);
+  group_add_values<kQueries, kVectors>(args, weights, rest, sees.all_low, sees.all_high, v, d,
+                                       ahead);
+  const float one = 1.0f;
   for (int i = 0; i < kQueries; ++i) {
     if (sees.all_high >= sees.high[i]) continue;
-    add_values<kVectors>(weights[i], sees.all_high, sees.high[i], v + d, dims, 1.0f,
-                         args[i].out + d);
+    group_add_values<1, kVectors>(args + i, weights + i, &one, sees.all_high, sees.high[i], v, d,
+                                  none);
   }
+}
+
+// The same at dims from..to, in sweeps and what is left in single channels.
+template <int kQueries, class T>
+inline void group_add_dims(const AttentionArgs* args, const Sights<kQueries>& sees,
+                           const float (*weights)[kKvBlock], const float* corrections, const T* v,
+                           uint32_t from, uint32_t to, Ahead& ahead) {
+  // A sweep stays in a group of channels.
+  constexpr int kVectors = kScaled<T> && kQueries == 1 ? 4 : kSweep<kQueries>;
+  constexpr uint32_t kDims = 8 * kVectors;
+  constexpr int kLeast = kTypeOf<T> == KvType::kQ4 ? 2 : 1;  // vectors
+  uint32_t d = from;
+  for (; d + kDims <= to; d += kDims)
+    group_add_block<kQueries, kVectors>(args, sees, weights, corrections, v, d, ahead);
+  for (; d + 8 * kLeast <= to; d += 8 * kLeast)
+    group_add_block<kQueries, kLeast>(args, sees, weights, corrections, v, d, ahead);
+  for (int i = 0; i < kQueries; ++i) {
+    if (sees.high[i] == 0) continue;
+    for (uint32_t e = d; e < to; ++e) {
+      float acc = args[i].out[e] * corrections[i];
+      for (uint32_t p = sees.low[i]; p < sees.high[i]; ++p)
+        acc = fma1(weights[i][p], load_value(value_row(v, args->value_dim, p), e), acc);
+      args[i].out[e] = acc;
+    }
+  }
+}
+
+// Weights times the scales of a group of channels.
+inline void scale_weights(const float* weights, const uint16_t* scales, float* scaled) {
+  for (uint32_t p = 0; p < kKvBlock; p += 8)
+    store(scaled + p, load(weights + p) * load_f16(scales + p));
 }
 
 template <int kQueries, class T>
@@ -267,14 +272,14 @@ inline void attend_group(const AttentionArgs* args) {
     const Sights<kQueries> sees(args, start);
     const bool more = start + kKvBlock < end;
     Ahead next_k{more ? static_cast<const char*>(args->k_blocks[block + 1]) : nullptr,
-                 more ? static_cast<uint32_t>(args->key_dim * sizeof(T)) : 0};
+                 more ? lines_of(kv_key_bytes(kTypeOf<T>, args->key_dim)) : 0};
     Ahead next_v{more ? static_cast<const char*>(args->v_blocks[block + 1]) : nullptr,
-                 more ? static_cast<uint32_t>(dims * sizeof(T)) : 0};
+                 more ? lines_of(kv_value_bytes(kTypeOf<T>, dims)) : 0};
     constexpr uint32_t kPositions = 8 * kSweep<kQueries>;
     F8 dots[kQueries][kLanesOfBlock] = {};
     for (uint32_t g = sees.any_low / kPositions; kPositions * g < sees.any_high; ++g) {
       F8 part[kQueries][kLanesOfBlock];
-      group_dot_positions<kQueries>(args, k + kPositions * g, next_k, part);
+      group_dot_positions<kQueries, kSweep<kQueries>>(args, k, kPositions * g, next_k, part);
       for (int i = 0; i < kQueries; ++i)
         for (int j = 0; j < kSweep<kQueries>; ++j)
           dots[i][kSweep<kQueries> * static_cast<int>(g) + j] = part[i][j];
@@ -287,20 +292,16 @@ inline void attend_group(const AttentionArgs* args) {
       corrections[i] =
           block_weights(args[i], dots[i], sees.low[i], sees.high[i], running[i], weights[i]);
     }
-    uint32_t d = 0;
-    for (; d + kPositions <= dims; d += kPositions)
-      group_add_block<kQueries, kSweep<kQueries>>(args, sees, weights, corrections, v, dims, d,
-                                                  next_v);
-    for (; d + 8 <= dims; d += 8)
-      group_add_block<kQueries, 1>(args, sees, weights, corrections, v, dims, d, next_v);
-    for (int i = 0; i < kQueries; ++i) {
-      if (sees.high[i] == 0) continue;
-      for (uint32_t e = d; e < dims; ++e) {
-        float acc = args[i].out[e] * corrections[i];
-        for (uint32_t p = sees.low[i]; p < sees.high[i]; ++p) {
-          acc = fma1(weights[i][p], load_kv1(v + p * dims + e), acc);
-        }
-        args[i].out[e] = acc;
+    if constexpr (!kScaled<T>) {
+      group_add_dims<kQueries>(args, sees, weights, corrections, v, 0, dims, next_v);
+    } else {
+      const uint16_t* scales = value_scales(v, dims);
+      for (uint32_t d = 0; d < dims; d += kKvGroup, scales += kKvBlock) {
+        float scaled[kQueries][kKvBlock];
+        for (int i = 0; i < kQueries; ++i)
+          if (sees.high[i] != 0) scale_weights(weights[i], scales, scaled[i]);
+        const uint32_t to = dims - d < kKvGroup ? dims : d + kKvGroup;
+        group_add_dims<kQueries>(args, sees, scaled, corrections, v, d, to, next_v);
       }
     }
   }
@@ -314,49 +315,44 @@ template <class T>
 inline void attend_all(const AttentionArgs* args, uint32_t count) {
   for (; count >= 4; count -= 4, args += 4) attend_group<4, T>(args);
   for (; count >= 2; count -= 2, args += 2) attend_group<2, T>(args);
-  if (count != 0) attend<T>(*args);
+  if (count != 0) attend_group<1, T>(args);
+}
+
+// Runs `attend` over turned queries, and turns the results back.
+template <class F>
+inline void with_turned(const AttentionArgs* args, uint32_t count, F attend) {
+  constexpr uint32_t kMost = 4;
+  float queries[kMost][kMostTurned];
+  AttentionArgs turned[kMost];
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t n = count - done < kMost ? count - done : kMost;
+    for (uint32_t i = 0; i < n; ++i) {
+      turned[i] = args[done + i];
+      for (uint32_t d = 0; d < turned[i].key_dim; ++d) queries[i][d] = turned[i].q[d];
+      turn_back(queries[i], turned[i].key_dim);
+      turned[i].q = queries[i];
+    }
+    attend(turned, n);
+    for (uint32_t i = 0; i < n; ++i) turn_back(turned[i].out, turned[i].value_dim);
+    done += n;
+  }
 }
 
 void attention_group(const AttentionArgs* args, uint32_t count) {
   if (count == 0) return;
-  if (args->kv_type == KvType::kF16) {
-    attend_all<uint16_t>(args, count);
-  } else {
-    attend_all<float>(args, count);
+  switch (args->kv_type) {
+    case KvType::kF16:
+      return attend_all<uint16_t>(args, count);
+    case KvType::kF32:
+      return attend_all<float>(args, count);
+    case KvType::kQ8:
+      return with_turned(args, count, attend_all<Q8>);
+    case KvType::kQ4:
+      return with_turned(args, count, attend_all<Q4>);
   }
 }
 
-void attention(const AttentionArgs& args) {
-  if (args.kv_type == KvType::kF16) {
-    attend<uint16_t>(args);
-  } else {
-    attend<float>(args);
-  }
-}
-
-inline void to_f16(const float* x, uint32_t n, uint16_t* y, uint32_t stride) {
-  for (uint32_t i = 0; i < n; i += 8) {
-    const uint32_t part = n - i < 8 ? n - i : 8;
-    float wide[8] = {};
-    for (uint32_t j = 0; j < part; ++j) wide[j] = x[i + j];
-    uint16_t narrow[8];
-    store_f16(narrow, load(wide));
-    for (uint32_t j = 0; j < part; ++j) y[(i + j) * stride] = narrow[j];
-  }
-}
-
-void store_kv(KvType type, const float* k, uint32_t key_dim, const float* v, uint32_t value_dim,
-              uint32_t slot, void* k_block, void* v_block) {
-  if (type == KvType::kF16) {
-    to_f16(k, key_dim, static_cast<uint16_t*>(k_block) + slot, kKvBlock);
-    to_f16(v, value_dim, static_cast<uint16_t*>(v_block) + uint64_t{slot} * value_dim, 1);
-    return;
-  }
-  float* keys = static_cast<float*>(k_block) + slot;
-  float* values = static_cast<float*>(v_block) + uint64_t{slot} * value_dim;
-  for (uint32_t i = 0; i < key_dim; ++i) keys[uint64_t{i} * kKvBlock] = k[i];
-  for (uint32_t i = 0; i < value_dim; ++i) values[i] = v[i];
-}
+void attention(const AttentionArgs& args) { attention_group(&args, 1); }
 
 }  // namespace
 }  // namespace millrace::kernels

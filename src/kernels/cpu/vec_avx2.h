@@ -52,6 +52,16 @@ inline I8 shift_right(I8 a) {
   return {_mm256_srai_epi32(a.v, kBits)};
 }
 inline I8 lane_numbers() { return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)}; }
+inline F8 to_float(I8 a) { return {_mm256_cvtepi32_ps(a.v)}; }
+inline I8 load_i8(const int8_t* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+}
+// a[i ^ kStride] in lane i.
+template <int kStride>
+inline F8 lanes_xor(F8 a) {
+  if constexpr (kStride == 4) return {_mm256_permute2f128_ps(a.v, a.v, 1)};
+  return {_mm256_permute_ps(a.v, kStride == 1 ? 0xb1 : 0x4e)};
+}
 inline F8 if_less(I8 x, I8 y, F8 a, F8 b) {
   const __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(y.v, x.v));
   return {_mm256_blendv_ps(b.v, a.v, mask)};

@@ -63,6 +63,18 @@ inline I8 lane_numbers() {
   constexpr int32_t kLanes[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   return {vld1q_s32(kLanes), vld1q_s32(kLanes + 4)};
 }
+inline F8 to_float(I8 a) { return {vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high)}; }
+inline I8 load_i8(const int8_t* p) {
+  const int16x8_t wide = vmovl_s8(vld1_s8(p));
+  return {vmovl_s16(vget_low_s16(wide)), vmovl_s16(vget_high_s16(wide))};
+}
+// a[i ^ kStride] in lane i.
+template <int kStride>
+inline F8 lanes_xor(F8 a) {
+  if constexpr (kStride == 4) return {a.high, a.low};
+  if constexpr (kStride == 2) return {vextq_f32(a.low, a.low, 2), vextq_f32(a.high, a.high, 2)};
+  return {vrev64q_f32(a.low), vrev64q_f32(a.high)};
+}
 inline F8 if_less(I8 x, I8 y, F8 a, F8 b) {
   return {vbslq_f32(vcltq_s32(x.low, y.low), a.low, b.low),
           vbslq_f32(vcltq_s32(x.high, y.high), a.high, b.high)};

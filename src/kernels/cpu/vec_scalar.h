@@ -115,6 +115,17 @@ inline I8 shift_right(I8 a) {  // arithmetic
 inline I8 lane_numbers() {
   return each_int([](int i) { return i; });
 }
+inline F8 to_float(I8 a) {
+  return each([&](int i) { return static_cast<float>(a.v[i]); });
+}
+inline I8 load_i8(const int8_t* p) {
+  return each_int([&](int i) { return p[i]; });
+}
+// a[i ^ kStride] in lane i.
+template <int kStride>
+inline F8 lanes_xor(F8 a) {
+  return each([&](int i) { return a.v[i ^ kStride]; });
+}
 // a in the lanes where x < y, else b.
 inline F8 if_less(I8 x, I8 y, F8 a, F8 b) {
   return each([&](int i) { return x.v[i] < y.v[i] ? a.v[i] : b.v[i]; });
