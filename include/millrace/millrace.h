@@ -29,7 +29,9 @@ enum class ActivationPrecision : uint8_t {
   kInt8,  // activations of quantized weights are rounded to int8 with a scale for each 32 values
   kF32,   // reference precision everywhere
 };
-enum class KvPrecision : uint8_t { kF16, kF32 };
+// Of cached keys and values. kQ8 and kQ4 are codes of 8 and 4 bits with an f16 scale for 32 channels
+// (8.5 and 4.5 bits); kQ4 is refused for models with latent attention.
+enum class KvPrecision : uint8_t { kF16, kF32, kQ8, kQ4 };
 enum class IoMode : uint8_t { kAuto, kDirect, kBuffered };
 
 struct EngineOptions {

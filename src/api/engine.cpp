@@ -161,7 +161,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 
   auto& c = impl->choices;
   c["activations"] = options.activations == ActivationPrecision::kF32 ? "f32" : "int8";
-  c["kv"] = sizing.kv.type == kernels::KvType::kF32 ? "f32" : "f16";
+  c["kv"] = kernels::kv_name(sizing.kv.type);
   c["threads"] = std::to_string(count);
   const size_t nodes = memory_nodes().size();
   c["memory nodes"] = nodes == 1 ? "1" : fmt::format("{}, weights and KV spread over them", nodes);

@@ -74,6 +74,29 @@ void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& resid
   }
 }
 
+Expected<kernels::KvType> kv_type_of(const EngineOptions& options, const model::ModelSpec& spec) {
+  using kernels::KvType;
+  if (!options.kv)
+    return options.activations == ActivationPrecision::kF32 ? KvType::kF32 : KvType::kF16;
+  KvType type = KvType::kF16;
+  switch (*options.kv) {
+    case KvPrecision::kF16:
+      type = KvType::kF16;
+      break;
+    case KvPrecision::kF32:
+      type = KvType::kF32;
+      break;
+    case KvPrecision::kQ8:
+      type = KvType::kQ8;
+      break;
+    case KvPrecision::kQ4:
+      type = KvType::kQ4;
+      break;
+  }
+  MILLRACE_TRY(model::KvShape::check(spec, type));
+  return type;
+}
+
 }  // namespace
 
 Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& options) {
@@ -102,10 +125,7 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
 
   // Context: what was asked for, else as much as the model was made for, up to 4096 and a quarter
   // of the ceiling.
-  const auto kv_type = options.kv ? (*options.kv == KvPrecision::kF32 ? kernels::KvType::kF32
-                                                                      : kernels::KvType::kF16)
-                       : options.activations == ActivationPrecision::kF32 ? kernels::KvType::kF32
-                                                                          : kernels::KvType::kF16;
+  MILLRACE_ASSIGN(const auto kv_type, kv_type_of(options, spec));
   if (options.context > spec.max_context) {
     return fail(Code::kInvalid,
                 "--context {} is longer than the {} positions this model was made for",

@@ -61,9 +61,14 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
   add_number(app, "--prefill-chunk", options.prefill_chunk, 0u, kMostChunk,
              "Prompt tokens in one pass; 0: chosen to fit")
       ->group(kGroup);
-  add_choice<KvPrecision>(app, "--kv", options.kv,
-                          {{"f16", KvPrecision::kF16}, {"f32", KvPrecision::kF32}},
-                          "Precision of the KV cache; f16 unless activations are f32")
+  add_choice<KvPrecision>(
+      app, "--kv", options.kv,
+      {{"f16", KvPrecision::kF16},
+       {"q8", KvPrecision::kQ8},
+       {"q4", KvPrecision::kQ4},
+       {"f32", KvPrecision::kF32}},
+      "Precision of the KV cache: q8 takes half of f16, q4 a quarter; f16 unless "
+      "activations are f32")
       ->group(kGroup);
   add_choice<IoMode>(
       app, "--io", options.io,

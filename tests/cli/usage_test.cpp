@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Wrong{{"run", kModel, "-p", "x", "--min-p", "-0.1"}, "--min-p"},
                     Wrong{{"run", kModel, "-p", "x", "--seed", "-1"}, "--seed"},
                     Wrong{{"run", kModel, "-p", "x", "--activations", "int4"}, "--activations"},
-                    Wrong{{"run", kModel, "-p", "x", "--kv", "q4"}, "--kv"},
+                    Wrong{{"run", kModel, "-p", "x", "--kv", "q5"}, "--kv"},
                     Wrong{{"run", kModel, "-p", "x", "--io", "tape"}, "--io"},
                     Wrong{{"run", kModel, "--prompt-ids", "1,two"}, "--prompt-ids"},
                     Wrong{{"run", kModel, "--prompt-ids", "1 2"}, "--prompt-ids"},

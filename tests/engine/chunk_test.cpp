@@ -16,23 +16,49 @@ constexpr char kQuantized[] = "tiny-moe-4bit";
 // Past the 64 positions of a KV page and several times any fixture's window.
 constexpr uint32_t kLength = 84, kStart = 60;
 
-std::vector<std::string> models() {
-  auto names = fixtures();
-  names.push_back(kQuantized);
-  return names;
+using kernels::KvType;
+
+struct Case {
+  std::string name;
+  std::optional<KvType> kv;  // none: as the engine chooses
+
+  // The fixtures compute in floats; the quantized model with the defaults, int8 activations and f16
+  // KV.
+  ActivationPrecision activations() const {
+    return name == kQuantized ? ActivationPrecision::kInt8 : ActivationPrecision::kF32;
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const auto& name : fixtures()) all.push_back({name, {}});
+  all.push_back({kQuantized, {}});
+  // Groups, windows, softcap, sinks, layers that share keys, recurrent state beside them.
+  for (const char* name : {"llama", "gemma2", "gpt_oss", "gemma4", "qwen3_next", "falcon_h1"}) {
+    all.push_back({name, KvType::kQ8});
+    all.push_back({name, KvType::kQ4});
+  }
+  // Latents and index keys.
+  for (const char* name : {"deepseek_v3", "deepseek_v32", "glm_moe_dsa_shared"})
+    all.push_back({name, KvType::kQ8});
+  all.push_back({kQuantized, KvType::kQ8});
+  all.push_back({kQuantized, KvType::kQ4});
+  return all;
+}
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name << (c.kv ? kernels::kv_name(*c.kv) : "");
 }
 
 std::string folder_of(const std::string& name) {
   return name == kQuantized ? repo("models/" + name) : golden(name);
 }
 
-// The fixtures compute in floats; the quantized model with the defaults, int8 activations and f16
-// KV.
-class Chunk : public testing::TestWithParam<std::string> {
+class Chunk : public testing::TestWithParam<Case> {
  protected:
   Chunk()
-      : lab_(folder_of(GetParam()), 1, kLength, 1, 2,
-             GetParam() == kQuantized ? ActivationPrecision::kInt8 : ActivationPrecision::kF32) {
+      : lab_(folder_of(GetParam().name), 1, kLength, 1, 2, GetParam().activations(),
+             GetParam().kv) {
     if (HasFailure()) return;
     const uint32_t vocab = std::min(lab_.vocab(), 4096u);
     for (uint32_t i = 0; i < kLength; ++i)
@@ -101,7 +127,9 @@ TEST_P(Chunk, RowsTakenBackLeaveNoTrace) {
 TEST_P(Chunk, StateIsWhatWasPlanned) {
   for (const uint32_t requests : {1u, 3u}) {
     EngineOptions options;
-    options.model = folder_of(GetParam());
+    options.model = folder_of(GetParam().name);
+    if (GetParam().kv)
+      options.kv = *GetParam().kv == KvType::kQ8 ? KvPrecision::kQ8 : KvPrecision::kQ4;
     options.context = 128;
     options.threads = 1;
     options.max_requests = requests;
@@ -135,8 +163,10 @@ TEST_P(Chunk, StateIsWhatWasPlanned) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Chunk, testing::ValuesIn(models()), [](const auto& model) {
-  return model.param == kQuantized ? "quantized" : model.param;
+INSTANTIATE_TEST_SUITE_P(Models, Chunk, testing::ValuesIn(cases()), [](const auto& made) {
+  const Case& c = made.param;
+  const std::string name = c.name == kQuantized ? "quantized" : c.name;
+  return c.kv ? name + "_kv_" + kernels::kv_name(*c.kv) : name;
 });
 
 }  // namespace

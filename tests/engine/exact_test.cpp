@@ -21,7 +21,8 @@ struct Way {
 };
 
 // Runs every combination and compares with the first.
-void compare_ways(const std::string& source, uint32_t tokens, bool sampled) {
+void compare_ways(const std::string& source, uint32_t tokens, bool sampled,
+                  std::optional<KvPrecision> kv = std::nullopt) {
   TempFolder temp;
   pack_to(source, temp / "packed");
   if (testing::Test::HasFatalFailure()) return;
@@ -52,12 +53,15 @@ void compare_ways(const std::string& source, uint32_t tokens, bool sampled) {
           std::optional<uint64_t>(plan->smallest_budget)}) {
       for (const unsigned threads : {1u, 2u}) {
         for (const uint32_t chunk : {1u, 7u, 64u, 4096u}) {
+          // Other types of KV: what they have to do with, the cuts, at one budget.
+          if (kv && (budget || chunk == 1)) continue;
           EngineOptions options;
           options.model = path;
           options.budget = budget;
           options.threads = threads;
           options.prefill_chunk = chunk;
           options.context = 1024;
+          options.kv = kv;
           auto outcome = generate(options, request);
           ASSERT_TRUE(outcome);
           if (first.empty()) {
@@ -79,6 +83,10 @@ void compare_ways(const std::string& source, uint32_t tokens, bool sampled) {
 
 TEST(Exact, TinyMoeGreedy) { compare_ways(repo("models/tiny-moe-4bit"), 24, false); }
 TEST(Exact, TinyMoeSampled) { compare_ways(repo("models/tiny-moe-4bit"), 12, true); }
+TEST(Exact, TinyMoeQ8Kv) {
+  compare_ways(repo("models/tiny-moe-4bit"), 12, false, KvPrecision::kQ8);
+}
+TEST(Exact, TinyMoeQ4Kv) { compare_ways(repo("models/tiny-moe-4bit"), 12, true, KvPrecision::kQ4); }
 TEST(Exact, SmolLM2) {
   const std::string path = fetched_model("SmolLM2-135M-Instruct.Q4_1.gguf");
   if (path.empty())
@@ -92,23 +100,27 @@ TEST(Exact, ScalarKernelsAndSimdKernelsAgree) {
   request.prompt = "import os\n\ndef walk(";
   request.max_tokens = 16;
   request.ignore_eos = true;
-  EngineOptions options;
-  options.model = repo("models/tiny-moe-4bit");
-  auto simd = generate(options, request);
-  options.kernels = "scalar";
-  auto scalar = generate(options, request);
-  ASSERT_TRUE(simd && scalar);
-  EXPECT_EQ(simd->ids, scalar->ids);
+  for (const auto kv : {KvPrecision::kF16, KvPrecision::kQ8, KvPrecision::kQ4}) {
+    EngineOptions options;
+    options.model = repo("models/tiny-moe-4bit");
+    options.kv = kv;
+    auto simd = generate(options, request);
+    options.kernels = "scalar";
+    auto scalar = generate(options, request);
+    ASSERT_TRUE(simd && scalar);
+    EXPECT_EQ(simd->ids, scalar->ids);
+  }
 }
 
 // A request cannot tell with whom it shared its steps.
-TEST(Exact, CompanyInTheStepChangesNothing) {
+void compare_company(KvPrecision kv) {
   const std::vector<std::string> prompts = {"import os\n", "class Tree:\n    def __init__(self",
                                             "for i in range(10):\n", "# This module"};
   EngineOptions options;
   options.model = repo("models/tiny-moe-4bit");
   options.context = 256;
   options.prefill_chunk = 5;
+  options.kv = kv;
   std::vector<std::vector<Token>> alone;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;
@@ -147,6 +159,10 @@ TEST(Exact, CompanyInTheStepChangesNothing) {
   }
   for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(together[order[i]], alone[i]) << i;
 }
+
+TEST(Exact, CompanyInTheStepChangesNothing) { compare_company(KvPrecision::kF16); }
+TEST(Exact, CompanyInTheStepChangesNothingQ8Kv) { compare_company(KvPrecision::kQ8); }
+TEST(Exact, CompanyInTheStepChangesNothingQ4Kv) { compare_company(KvPrecision::kQ4); }
 
 }  // namespace
 }  // namespace millrace::test

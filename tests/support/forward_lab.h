@@ -18,11 +18,15 @@ namespace millrace::test {
 class ForwardLab {
  public:
   // `saves`: copies of recurrent state each sequence may keep. Float activations and KV, or int8
-  // activations and f16 KV as by default.
+  // activations and f16 KV as by default; or another type of KV.
   ForwardLab(const std::string& path, uint32_t sequences, uint32_t rows, uint32_t saves,
-             unsigned threads = 1, ActivationPrecision precision = ActivationPrecision::kF32)
+             unsigned threads = 1, ActivationPrecision precision = ActivationPrecision::kF32,
+             std::optional<kernels::KvType> kv_type = std::nullopt)
       : threads_(threads) {
-    if (auto ok = open(path, sequences, rows, saves, precision); !ok) report(ok.error());
+    const auto type = kv_type                                  ? *kv_type
+                      : precision == ActivationPrecision::kF32 ? kernels::KvType::kF32
+                                                               : kernels::KvType::kF16;
+    if (auto ok = open(path, sequences, rows, saves, precision, type); !ok) report(ok.error());
   }
 
   uint32_t vocab() const { return spec().vocab; }
@@ -58,7 +62,7 @@ class ForwardLab {
   static void report(const Error& error) { ADD_FAILURE() << error.message; }
 
   Status open(const std::string& path, uint32_t sequences, uint32_t rows, uint32_t saves,
-              ActivationPrecision precision) {
+              ActivationPrecision precision, kernels::KvType kv_type) {
     const bool floats = precision == ActivationPrecision::kF32;
     MILLRACE_ASSIGN(model_, Model::open(path));
     auto& m = model_->impl();
@@ -71,9 +75,7 @@ class ForwardLab {
                                                        {.io_threads = 1}));
     MILLRACE_ASSIGN(
         kv, model::KvPool::create(
-                model::KvShape::make(m.spec, floats ? kernels::KvType::kF32 : kernels::KvType::kF16,
-                                     context, rows, sequences, saves),
-                ledger));
+                model::KvShape::make(m.spec, kv_type, context, rows, sequences, saves), ledger));
     model::ForwardOptions forward_options;
     forward_options.activations = floats ? kernels::Activations::kF32 : kernels::Activations::kInt8;
     forward_options.max_rows = forward_options.max_logit_rows = rows;
