@@ -26,7 +26,7 @@ using format::WeightFormat;
 class ReaderTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::current_path() / ("millrace-reader-" + std::to_string(getpid()));
+    folder_ = fs::temp_directory_path() / ("millrace-reader-" + std::to_string(getpid()));
     fs::create_directories(folder_);
     source_.path = folder_.string();
     const uint32_t norm = tensor("norm", SourceType::kF32, {96}, 4 * 96);
