@@ -448,14 +448,15 @@ Expected<Manifest> open_manifest(const std::string& folder) {
   const std::string path = folder + "/" + std::string(kManifestName);
   MILLRACE_ASSIGN(const std::string text, read_small(path, kMaxManifest));
   MILLRACE_ASSIGN(Manifest manifest, read_manifest(path, text));
-  const auto check = [&](const std::string& name, uint64_t bytes) -> Status {
-    MILLRACE_ASSIGN(const InFile file, InFile::open(folder + "/" + name, false, false));
+  // Weights may be links: a model may be spread over disks so, and they are data with hashes.
+  const auto check = [&](const std::string& name, uint64_t bytes, bool link = false) -> Status {
+    MILLRACE_ASSIGN(const InFile file, InFile::open(folder + "/" + name, link, false));
     if (file.size() == bytes) return {};
     return fail(Code::kCorrupt, "{}: {} bytes, but the manifest says {}{}", file.path(),
                 file.size(), bytes, file.size() < bytes ? " (cut short)" : "");
   };
   for (uint32_t i = 0; i < manifest.weights_bytes.size(); ++i) {
-    MILLRACE_TRY(check(weights_name(i), manifest.weights_bytes[i]));
+    MILLRACE_TRY(check(weights_name(i), manifest.weights_bytes[i], true));
   }
   MILLRACE_TRY(check(std::string(kSourceBinName), manifest.source_bin_bytes));
   for (const SideFile& file : manifest.side_files) MILLRACE_TRY(check(file.name, file.bytes));

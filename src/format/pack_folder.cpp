@@ -113,6 +113,9 @@ Expected<BuildFolder> BuildFolder::lock(const std::string& out, std::string_view
 
 Expected<std::vector<std::string>> BuildFolder::entries() const { return entries_of(path_); }
 Status BuildFolder::clear() const { return remove_files(path_); }
+void BuildFolder::discard() const {
+  if (clear()) static_cast<void>(::rmdir(path_.c_str()));
+}
 
 Status BuildFolder::publish(const std::string& out, bool replace,
                             const std::function<bool(std::string_view)>& is_ours) {

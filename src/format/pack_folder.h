@@ -34,6 +34,7 @@ class BuildFolder {
   const std::string& path() const { return path_; }
   Expected<std::vector<std::string>> entries() const;
   Status clear() const;  // removes the plain files in it
+  void discard() const;  // and the folder itself, as far as that works
 
   // OUT does not exist: rename. It exists (`replace`): both are exchanged in one step, then the old
   // one is removed. `is_ours` guards the removal: an entry it does not know stops everything

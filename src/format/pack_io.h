@@ -64,7 +64,8 @@ class AlignedBuffer {
 
 class InFile {
  public:
-  // `follow`: a symbolic link is followed (sources); never inside a packed folder.
+  // `follow`: a symbolic link is followed (sources, and the weights files of a packed folder, which
+  // may lie on other disks); no other file of a packed folder may be one.
   // `direct`: aligned reads pass the page cache where the file system can.
   static Expected<InFile> open(const std::string& path, bool follow, bool direct);
 

@@ -35,10 +35,16 @@ class Packer {
     }
     MILLRACE_ASSIGN(BuildFolder folder, BuildFolder::lock(out_, kPartial));
     folder_ = &folder;
-    MILLRACE_TRY(begin());
-    MILLRACE_TRY(write_items());
-    MILLRACE_TRY(hash_sources());
-    MILLRACE_TRY(write_rest());
+    if (Status begun = begin(); !begun) {
+      if (empty_) folder.discard();  // nothing in it is worth resuming
+      return tl::make_unexpected(std::move(begun.error()));
+    }
+    if (Status made = make(); !made) {
+      Error error = std::move(made.error());
+      if (error.code == Code::kIo)
+        error.message += fmt::format("; {} is kept, pack again to resume", folder.path());
+      return tl::make_unexpected(std::move(error));
+    }
     // Somebody may have made OUT meanwhile.
     MILLRACE_ASSIGN(out_state_, check_out(out_, job_.overwrite, is_packed_name));
     MILLRACE_TRY(folder.publish(out_, out_state_ == OutState::kReplace, is_packed_name));
@@ -78,6 +84,12 @@ class Packer {
     return hasher.digest();
   }
 
+  Status make() {
+    MILLRACE_TRY(write_items());
+    MILLRACE_TRY(hash_sources());
+    return write_rest();
+  }
+
   // Resumes from the journal, or starts with an empty folder. Leaves the disk checked and reserved.
   Status begin() {
     MILLRACE_ASSIGN(const Hash128 source, source_id());
@@ -103,7 +115,10 @@ class Packer {
         resumed_ = true;
       }
     }
-    if (!resumed_) MILLRACE_TRY(folder_->clear());
+    if (!resumed_) {
+      MILLRACE_TRY(folder_->clear());
+      empty_ = true;
+    }
     MILLRACE_TRY(check_disk());
     if (resumed_) {
       MILLRACE_ASSIGN(journal_, Journal::resume(folder_->path(), state_));
@@ -281,6 +296,7 @@ class Packer {
   JournalState state_;
   Journal journal_;
   bool resumed_ = false;
+  bool empty_ = false;  // what is in the folder is of this run and not worth keeping
 
   std::unique_ptr<SourceHasher> hasher_;
   std::unique_ptr<OutFile> file_;

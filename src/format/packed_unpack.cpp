@@ -37,6 +37,13 @@ class Unpacker {
       return fail(Code::kInvalid, "{}: holds '{}', which unpack did not write; remove it", path_,
                   name);
     }
+    auto result = write(folder);
+    if (!result) folder.discard();  // there is no resuming, so nothing is left behind
+    return result;
+  }
+
+ private:
+  Expected<PackResult> write(BuildFolder& folder) {
     MILLRACE_TRY(folder.clear());
     MILLRACE_TRY(create_files());
     MILLRACE_TRY(write_ranges());
@@ -49,12 +56,12 @@ class Unpacker {
         return fail(Code::kCorrupt, "{}/{}: hash mismatch", packed_.path, side.name);
       }
     }
+    const auto is_ours = [this](std::string_view name) { return is_output(name); };
     MILLRACE_ASSIGN(const OutState state, check_out(out_, job_.overwrite, is_ours));
     MILLRACE_TRY(folder.publish(out_, state == OutState::kReplace, is_ours));
     return PackResult{table_.pieces.size(), total_, false};
   }
 
- private:
   bool is_output(std::string_view name) const {
     return manifest_.side_file(name) != nullptr ||
            std::ranges::any_of(manifest_.files,
@@ -82,7 +89,7 @@ class Unpacker {
       outputs_.push_back(std::move(out));
     }
     for (const std::string& file : packed_.files) {
-      MILLRACE_ASSIGN(InFile in, InFile::open(file, false, true));
+      MILLRACE_ASSIGN(InFile in, InFile::open(file, true, true));
       weights_.push_back(std::move(in));
     }
     total_ = manifest_.source_bin_bytes;

@@ -106,8 +106,8 @@ Expected<VerifyResult> verify_packed(
   std::vector<InFile> files;
   files.reserve(1 + manifest.side_files.size() + packed.files.size());
   std::vector<Part> parts;
-  const auto open = [&](const std::string& name) -> Expected<const InFile*> {
-    MILLRACE_ASSIGN(InFile file, InFile::open(packed.path + "/" + name, false, true));
+  const auto open = [&](const std::string& name, bool link = false) -> Expected<const InFile*> {
+    MILLRACE_ASSIGN(InFile file, InFile::open(packed.path + "/" + name, link, true));
     files.push_back(std::move(file));
     return &files.back();
   };
@@ -123,7 +123,7 @@ Expected<VerifyResult> verify_packed(
   }
   std::vector<const InFile*> weights;
   for (uint32_t i = 0; i < packed.files.size(); ++i) {
-    MILLRACE_ASSIGN(const InFile* file, open(weights_name(i)));
+    MILLRACE_ASSIGN(const InFile* file, open(weights_name(i), true));
     weights.push_back(file);
   }
   for (const Piece& piece : manifest.table.pieces) {

@@ -214,6 +214,27 @@ TEST(Resume, ForeignPartialIsLeftAlone) {
   EXPECT_EQ(read_all(temp / "packed.partial/thesis.txt"), "mine");
 }
 
+// Unpacking cannot be resumed, so an interrupted one leaves nothing.
+TEST(Interrupted, UnpackLeavesNothing) {
+  TempFolder temp;
+  const Sample sample = make_affine(temp / "source");
+  ASSERT_OK(pack_model(sample.job(temp / "packed")));
+  const auto opened = open_packed(temp / "packed");
+  ASSERT_TRUE(opened);
+  PieceTable table = sample.table;
+  ASSERT_OK(bind_packed(*opened, &table));
+  for (int allowed = 0; allowed < 3; ++allowed) {
+    PackJob job = sample.job(temp / "back");
+    int calls = 0;
+    job.cancelled = [&] { return ++calls > allowed; };
+    const auto unpacked = unpack_model(*opened, table, job);
+    ASSERT_FALSE(unpacked);
+    EXPECT_EQ(unpacked.error().code, Code::kCancelled);
+    EXPECT_FALSE(std::filesystem::exists(temp / "back"));
+    EXPECT_FALSE(std::filesystem::exists(temp / "back.unpack-partial"));
+  }
+}
+
 TEST(Lock, TwoPacksIntoOneFolder) {
   TempFolder temp;
   const Sample sample = make_affine(temp / "source");
@@ -268,11 +289,19 @@ TEST(Disk, FullDisk) {
   ASSERT_FALSE(packed);
   EXPECT_NE(packed.error().message.find("are missing"), std::string::npos)
       << packed.error().message;
-  EXPECT_FALSE(verify_packed(temp / "packed.partial", {}));
+  EXPECT_FALSE(std::filesystem::exists(temp / "packed.partial"));
   std::filesystem::remove(temp / "ballast");
   packed = pack_model(sample.job(temp / "packed"));
   ASSERT_TRUE(packed) << packed.error().message;
   expect_unpacks(sample, temp / "packed", temp / "back");
+  std::filesystem::remove_all(temp / "back");
+  write_all(temp / "ballast", std::string(24 << 20, 'x'));
+  const auto whole = open_packed(temp / "packed");
+  ASSERT_TRUE(whole);
+  EXPECT_NE(message_of(unpack_model(*whole, sample.table, sample.job(temp / "back")))
+                .find("bytes of disk"),
+            std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(temp / "back.unpack-partial"));
   ::umount2(temp.path().c_str(), MNT_DETACH);
 }
 
