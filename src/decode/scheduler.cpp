@@ -14,6 +14,7 @@ struct Scheduler::Active {
   uint32_t done = 0;       // positions whose KV is committed
   uint32_t step_rows = 0;  // rows in the current step
   bool cancelled = false, finished = false;
+  uint32_t alone_until = 0;  // a shared step failed: up to this position it runs by itself
   Sampler sampler;
   StopText stop;
   std::optional<Detokenizer> detokenizer;
@@ -86,6 +87,11 @@ void Scheduler::compose() {
   };
   for (auto& a : active_) a->step_rows = 0;
   for (auto& a : active_) {
+    if (a->done >= a->alone_until) continue;
+    const auto room = std::min(options_.prefill_chunk, options_.max_rows);
+    return add(*a, static_cast<uint32_t>(std::min<uint64_t>(room, a->ids.size() - a->done)));
+  }
+  for (auto& a : active_) {
     if (a->done + 1 == a->ids.size() && rows_.size() < options_.max_rows) add(*a, 1);
   }
   uint32_t chunk = options_.prefill_chunk;
@@ -147,6 +153,30 @@ void Scheduler::take_token(Active& a, std::span<const float> logits,
     finish(a, FinishReason::kLength, nullptr, on_event);
 }
 
+// What failed may be wanted by one request of the step only (an expert that cannot be read). So each
+// repeats its part by itself, which gives the same bits, and only those that fail again are ended.
+void Scheduler::fail_step(const Error& error, const std::function<void(const Event&)>& on_event) {
+  const auto shared =
+      std::ranges::count_if(active_, [](const auto& a) { return a->step_rows != 0; });
+  for (auto& a : active_) {
+    if (a->step_rows == 0) continue;
+    if (error.code == Code::kCancelled) {  // by all of them
+      finish(*a, FinishReason::kCancelled, nullptr, on_event);
+      continue;
+    }
+    if (shared == 1) {
+      finish(*a, FinishReason::kError, &error, on_event);
+      continue;
+    }
+    a->alone_until = a->done + a->step_rows;
+    if (!a->sequence->state().exists()) continue;
+    // The failed pass left the recurrent state half-way, and there is no copy of it: from the start.
+    a->sequence->trim(0);
+    a->done = 0;
+  }
+  std::erase_if(active_, [](const auto& a) { return a->finished; });
+}
+
 Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event) {
   admit();
   for (auto& a : active_) {
@@ -172,7 +202,6 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
     }
     return wanted;
   };
-  // Whatever fails here fails the requests of this step and nothing else.
   auto run = [&]() -> Expected<std::span<const float>> {
     for (auto& a : active_) {
       if (a->step_rows) MILLRACE_TRY(a->sequence->reserve(a->done + a->step_rows));
@@ -182,17 +211,7 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
   auto logits = run();
   forward_.on_layer = nullptr;
   if (!logits) {
-    const Error error = logits.error();
-    const bool given_up = error.code == Code::kCancelled;
-    for (auto& a : active_) {
-      if (!a->step_rows) continue;
-      if (given_up) {
-        finish(*a, FinishReason::kCancelled, nullptr, on_event);
-      } else {
-        finish(*a, FinishReason::kError, &error, on_event);
-      }
-    }
-    std::erase_if(active_, [](const auto& a) { return a->finished; });
+    fail_step(logits.error(), on_event);
     return !active_.empty() || !queue_.empty();
   }
   // Logits come in row order: the order of the requests as compose() added them, decode rows before

@@ -47,6 +47,7 @@ class Scheduler {
   void compose();
   void take_token(Active& active, std::span<const float> logits,
                   const std::function<void(const Event&)>& on_event);
+  void fail_step(const Error& error, const std::function<void(const Event&)>& on_event);
   void finish(Active& active, FinishReason reason, const Error* error,
               const std::function<void(const Event&)>& on_event);
 
