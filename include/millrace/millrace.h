@@ -33,6 +33,11 @@ enum class ActivationPrecision : uint8_t {
 // (8.5 and 4.5 bits); kQ4 is refused for models with latent attention.
 enum class KvPrecision : uint8_t { kF16, kF32, kQ8, kQ4 };
 enum class IoMode : uint8_t { kAuto, kDirect, kBuffered };
+enum class IoBackend : uint8_t { kAuto, kPread, kUring };
+
+namespace io {
+class ReadHook;
+}
 
 struct EngineOptions {
   std::string model;               // a packed folder, a Hugging Face folder, or a .gguf
@@ -46,13 +51,18 @@ struct EngineOptions {
   uint32_t max_requests = 1;   // requests that may hold KV at the same time
   uint32_t prefill_chunk = 0;  // prompt rows in a step; 0: derived from the ceiling
   IoMode io = IoMode::kAuto;
-  unsigned io_threads = 0;  // 0: chosen
+  IoBackend io_backend = IoBackend::kAuto;  // who reads; auto: the faster one on this disk
+  unsigned io_threads = 0;                  // reads in flight; 0: chosen
+  bool verify_reads = false;  // check the hash at every read, not only at the first of each piece
+  std::vector<std::string> mirrors;  // folders with copies of the model's files, read beside it
   std::string kernels;  // at most this instruction set ("scalar", "avx2"), for checking; empty: any
   std::string policy;   // which expert gives way to another: one of policies(); empty: the default
   std::string trace;    // a file to record which experts fire, for replay(); empty: none
   std::string io_trace;  // a file to record every read of weights; empty: none
   std::string prefetch;  // of experts: "auto" (or empty), "off", "temporal", "router"
-  std::function<void(std::string_view)> log;  // what was chosen, one line each
+  std::function<void(std::string_view)> log;   // what was chosen, one line each
+  std::function<void(std::string_view)> warn;  // what went wrong and was survived, one line each
+  io::ReadHook* read_hook = nullptr;           // for tests: faults of the disk
 };
 
 struct SamplingParams {
@@ -107,7 +117,8 @@ struct MemoryReport {
 };
 
 struct IoReport {
-  std::string mode;  // "direct" or "buffered"
+  std::string mode;     // "direct" or "buffered"
+  std::string backend;  // "pread pool, 4 reads in flight"
   uint64_t bytes_read = 0, reads = 0;
   uint64_t expert_hits = 0, expert_misses = 0;
   double stall_s = 0;  // compute waited for the disk

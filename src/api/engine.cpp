@@ -1,6 +1,7 @@
 // Engine: puts ledger, reader, store, KV, forward pass and scheduler together in the order of the
 // reservations.
 #include <chrono>
+#include <filesystem>
 
 #include "api/sizing.h"
 #include "base/numa.h"
@@ -41,6 +42,13 @@ struct Engine::Impl {
   std::unique_ptr<stream::TraceWriter> trace;
   std::map<std::string, std::string> choices;
   double load_s = 0;
+
+  // What readers met since the last call. On the caller's thread, unlike the readers.
+  void pass_on_notes() {
+    for (const std::string& note : reader->notes()) {
+      if (options.warn) options.warn(note);
+    }
+  }
 };
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -71,9 +79,35 @@ Expected<std::unique_ptr<stream::PieceReader>> make_reader(
   const std::string& path = model.packed ? model.packed->files[0] : model.source().files[0].path;
   const io::ModeChoice choice = io::choose_mode(request, facts, path);
   (*choices)["io"] = choice.reason;
-  if (model.packed)
-    return stream::make_packed_reader(*model.packed, model.table, {.mode = choice.mode});
-  return stream::make_in_place_reader(model.source(), model.table, {.mode = choice.mode});
+  std::vector<std::string> mirrors;
+  for (const std::string& folder : options.mirrors) {
+    std::error_code error;
+    mirrors.push_back(std::filesystem::absolute(folder, error).lexically_normal().string());
+    if (!std::filesystem::is_directory(folder, error))
+      return fail(Code::kNotFound, "mirror '{}': no such folder", folder);
+  }
+  if (!mirrors.empty()) (*choices)["mirrors"] = fmt::format("{}", fmt::join(mirrors, ", "));
+  if (model.packed) {
+    return stream::make_packed_reader(*model.packed, model.table,
+                                      {.mode = choice.mode,
+                                       .verify_always = options.verify_reads,
+                                       .hook = options.read_hook,
+                                       .mirrors = mirrors});
+  }
+  if (options.verify_reads) {
+    return fail(Code::kUnsupported,
+                "{}: source files carry no hashes to verify reads with; pack the model first",
+                model.info.path);
+  }
+  return stream::make_in_place_reader(
+      model.source(), model.table,
+      {.mode = choice.mode, .hook = options.read_hook, .mirrors = mirrors});
+}
+
+stream::BackendKind backend_kind(IoBackend backend) {
+  return backend == IoBackend::kPread   ? stream::BackendKind::kPread
+         : backend == IoBackend::kUring ? stream::BackendKind::kUring
+                                        : stream::BackendKind::kAuto;
 }
 
 Expected<std::unique_ptr<stream::TraceWriter>> make_trace(const Model::Impl& model,
@@ -112,7 +146,9 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 
   // What can be refused is refused before weights are read.
   stream::StoreOptions store_options;
-  store_options.io_threads = sizing.io_threads;
+  // Bounce buffers of models in place were sized with all else; packed ones need none.
+  store_options.io_threads = m.packed ? options.io_threads : sizing.io_threads;
+  store_options.backend = backend_kind(options.io_backend);
   if (!options.policy.empty()) {
     MILLRACE_ASSIGN(store_options.policy, stream::find_policy(options.policy));
   }
@@ -169,6 +205,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   c["kernels not taken"] =
       fmt::format("{}", fmt::join(impl->forward->kernels_not_taken(cpu, machine), "; "));
   c["cpu"] = cpu.model.empty() ? "portable C++" : cpu.model;
+  c["reads"] = impl->store->reading();
   c["source"] = m.packed ? "packed" : "in place";
   c["policy"] =
       fmt::format("experts {}, scan cyclic with read-ahead", stream::name(store_options.policy));
@@ -181,6 +218,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (options.log) {
     for (const auto& [key, value] : c) options.log(key + ": " + value);
   }
+  impl->pass_on_notes();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -194,7 +232,9 @@ Expected<uint64_t> Engine::submit(Request request) {
 void Engine::cancel(uint64_t request) { impl_->scheduler->cancel(request); }
 
 Expected<bool> Engine::step(const std::function<void(const Event&)>& on_event) {
-  return impl_->scheduler->step(on_event);
+  auto more = impl_->scheduler->step(on_event);
+  impl_->pass_on_notes();
+  return more;
 }
 
 Expected<Engine::Completion> Engine::generate(Request request,
@@ -226,7 +266,7 @@ Expected<Engine::Completion> Engine::generate(Request request,
     if (on_event && !on_event(event) && !done) impl_->scheduler->cancel(id);
   };
   while (!done) {
-    MILLRACE_ASSIGN(const bool more, impl_->scheduler->step(on));
+    MILLRACE_ASSIGN(const bool more, step(on));
     if (!more && !done) return fail(Code::kInternal, "the request ended without a reason");
   }
   if (error) return tl::make_unexpected(*error);
@@ -274,6 +314,7 @@ IoReport Engine::io() const {
   const auto stats = impl_->store->stats();
   IoReport report;
   report.mode = impl_->reader->mode();
+  report.backend = impl_->store->reading();
   report.bytes_read = stats.bytes_read;
   report.reads = stats.reads;
   report.expert_hits = stats.expert_hits;

@@ -315,6 +315,7 @@ int run(const Cli& cli, Options options) {
   }
   if (options.engine.context == 0) options.engine.context = static_cast<uint32_t>(positions);
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
+  options.engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   if (!options.no_probe) {
     auto roofs = measure_roofs(options.engine.model, options.engine.threads);
     if (roofs) {

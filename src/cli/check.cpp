@@ -279,6 +279,7 @@ int run(const Cli& cli, Options options) {
   if (!reference) return cli.report(reference.error());
 
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
+  options.engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   const auto engine = Engine::open(options.engine);
   if (!engine) return cli.report(engine.error());
   auto result = compare(*reference, **engine, TieOrder::kLowerPosition);

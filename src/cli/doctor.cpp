@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -18,6 +19,7 @@
 #include "cli/roofs.h"
 #include "cli/size.h"
 #include "io/probe.h"
+#include "io/uring.h"
 #include "millrace/millrace.h"
 #include "stream/ledger.h"
 
@@ -84,8 +86,53 @@ Finding free_disk(const std::string& path) {
 
 Finding io_uring() {
   const std::string obstacle = io::why_no_io_uring();
-  if (obstacle.empty()) return {"io_uring", "available", "the kernel allows asynchronous reads"};
+  if (obstacle.empty()) {
+    return {"io_uring", "available",
+            "reads can be made without a thread for each; a model takes the faster way"};
+  }
   return {"io_uring", obstacle, "a pool of reading threads is used instead; it works everywhere"};
+}
+
+// MB/s of direct reads: a row for each way and size, a column for each depth.
+std::string curve_table(const std::vector<io::ReadRate>& curve) {
+  std::string text = fmt::format("\n{:<22}", "direct reads, MB/s");
+  for (const unsigned depth : io::kProbeDepths) text += fmt::format("{:>8}", depth);
+  text += "  at a time\n";
+  for (const io::Via via : {io::Via::kPread, io::Via::kUring}) {
+    for (const uint64_t request : io::kProbeRequests) {
+      std::string row;
+      bool any = false;
+      for (const unsigned depth : io::kProbeDepths) {
+        const auto at = std::ranges::find_if(curve, [&](const io::ReadRate& r) {
+          return r.via == via && r.request == request && r.depth == depth;
+        });
+        any = any || at != curve.end();
+        row += at == curve.end() ? fmt::format("{:>8}", "-")
+                                 : fmt::format("{:>8.0f}", at->bytes_per_second() / 1e6);
+      }
+      if (!any) continue;
+      text += fmt::format("  {:<10}{:<10}{}\n", io::name(via),
+                          format_size(static_cast<double>(request)), row);
+    }
+  }
+  return text;
+}
+
+// What a model with pieces of that size would be read with.
+Finding reading_choice(const std::vector<io::ReadRate>& curve) {
+  std::string value;
+  for (const uint64_t request : io::kProbeRequests) {
+    std::vector<io::ReadRate> of_size;
+    std::ranges::copy_if(curve, std::back_inserter(of_size),
+                         [&](const io::ReadRate& r) { return r.request == request; });
+    const io::ReadRate* best = io::pick(of_size);
+    if (best == nullptr) continue;
+    value +=
+        fmt::format("{}{}: {} {} deep", value.empty() ? "" : ", ",
+                    format_size(static_cast<double>(request)), io::name(best->via), best->depth);
+  }
+  return {"reads", value,
+          "what a packed model with pieces of that size is read with, unless told otherwise"};
 }
 
 std::vector<Finding> probe_findings(const Roofs& roofs) {
@@ -97,6 +144,7 @@ std::vector<Finding> probe_findings(const Roofs& roofs) {
   findings.push_back({"disk", fmt::format("{} ({})", format_rate(roofs.disk), roofs.disk_how),
                       fmt::format("1 GiB that is not in memory takes {}",
                                   format_seconds(static_cast<double>(1ull << 30) / roofs.disk))});
+  if (!roofs.curve.empty()) findings.push_back(reading_choice(roofs.curve));
   findings.push_back(
       {"memory speed", format_rate(roofs.memory),
        fmt::format(
@@ -132,12 +180,20 @@ int run(const Cli& cli, const Options& options) {
       json["measured"] = {{"disk_bytes_per_s", roofs.disk},
                           {"disk_mode", roofs.disk_how},
                           {"memory_bytes_per_s", roofs.memory}};
+    for (const io::ReadRate& rate : roofs.curve)
+      json["curve"].push_back({{"way", std::string(io::name(rate.via))},
+                               {"request", rate.request},
+                               {"depth", rate.depth},
+                               {"bytes_per_s", rate.bytes_per_second()},
+                               {"cpu_s_per_gib", rate.cpu_seconds * static_cast<double>(1 << 30) /
+                                                     static_cast<double>(rate.bytes)}});
     return cli.print_json(json);
   }
   std::string text = fmt::format("millrace {}\n", version());
   for (const Finding& finding : findings)
     text += fmt::format("\n{:<13} {}\n{:<13} -> {}\n", finding.name, finding.value, "",
                         finding.meaning);
+  if (!roofs.curve.empty()) text += curve_table(roofs.curve);
   return cli.print(text);
 }
 

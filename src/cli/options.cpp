@@ -77,7 +77,22 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
       ->group(kGroup)
       ->default_str("auto");
   add_number(app, "--io-threads", options.io_threads, 0u, kMostThreads,
-             "Threads that read from disk; 0: chosen")
+             "Reads in flight at a time; 0: chosen by a measurement")
+      ->group(kGroup);
+  add_choice<IoBackend>(
+      app, "--io-backend", options.io_backend,
+      {{"auto", IoBackend::kAuto}, {"pread", IoBackend::kPread}, {"uring", IoBackend::kUring}},
+      "Who reads: a pool of threads, or io_uring; auto: the faster one on this disk")
+      ->group(kGroup)
+      ->default_str("auto");
+  app.add_option("--mirror", options.mirrors,
+                 "A folder with a whole copy of the model on another disk: both are read at once, "
+                 "and if one fails the other serves. May be repeated")
+      ->type_name("DIR")
+      ->allow_extra_args(false)
+      ->group(kGroup);
+  app.add_flag("--verify-reads", options.verify_reads,
+               "Check the hash at every read, not only at the first of each piece (packed models)")
       ->group(kGroup);
   std::vector<Choice<std::string>> names;
   for (const std::string& name : policies()) names.push_back({name, name});

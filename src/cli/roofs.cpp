@@ -102,14 +102,18 @@ std::string model_file(const std::string& path) {
 
 Expected<Roofs> measure_roofs(const std::string& path, unsigned threads) {
   MILLRACE_ASSIGN(const io::ProbeResult probe, probe_disk(path));
-  const io::ReadRate& rate = probe.best_direct.bytes > 0 ? probe.best_direct : probe.buffered;
+  const io::ReadRate* direct = probe.best_direct();
+  const io::ReadRate& rate = direct != nullptr ? *direct : probe.buffered;
   Roofs roofs;
   roofs.measured = true;
   roofs.disk = rate.bytes_per_second();
-  roofs.disk_how = fmt::format("{}, reads of {}, {} at a time", io::name(rate.mode),
-                               format_size(static_cast<double>(rate.request)), rate.depth);
+  roofs.disk_how =
+      fmt::format("{}, {}, reads of {}, {} at a time", io::name(rate.mode), io::name(rate.via),
+                  format_size(static_cast<double>(rate.request)), rate.depth);
   roofs.cached = probe.buffered.bytes_per_second();
   roofs.no_direct = probe.direct_obstacle;
+  roofs.no_uring = probe.uring_obstacle;
+  roofs.curve = probe.rates;
   roofs.memory = io::probe_memory(threads > 0 ? threads : Cpu::detect().logical);
   return roofs;
 }

@@ -2,18 +2,22 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "io/probe.h"
 #include "millrace/status.h"
 
 namespace millrace::cli {
 
 struct Roofs {
   bool measured = false;
-  double disk = 0;        // bytes/s, reads of expert size from where the model lies
-  double cached = 0;      // bytes/s, the same through the page cache, which may hold them
-  double memory = 0;      // bytes/s, all threads reading
-  std::string disk_how;   // "direct, reads of 1.00 MiB, 8 at a time"
-  std::string no_direct;  // why direct reads are not possible, if so
+  double disk = 0;                  // bytes/s, reads of expert size from where the model lies
+  double cached = 0;                // bytes/s, the same through the page cache, which may hold them
+  double memory = 0;                // bytes/s, all threads reading
+  std::string disk_how;             // "direct, reads of 1.00 MiB, 8 at a time"
+  std::string no_direct;            // why direct reads are not possible, if so
+  std::string no_uring;             // why there is no io_uring, if so
+  std::vector<io::ReadRate> curve;  // direct reads by size, depth and way
 };
 
 // The file that speaks for a model: itself, or the largest one of its folder; empty when there is none.

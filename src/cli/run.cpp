@@ -99,6 +99,7 @@ int run(const Cli& cli, RunOptions options) {
     text = std::move(*got);
   }
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
+  options.engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   auto engine = Engine::open(options.engine);
   if (!engine) return cli.report(engine.error());
   // The whole list is for --explain; the line that matters most is always there.

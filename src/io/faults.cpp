@@ -1,10 +1,8 @@
 #include "io/faults.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cerrno>
 #include <optional>
-#include <thread>
 
 namespace millrace::io {
 
@@ -23,15 +21,14 @@ uint64_t FaultInjector::struck() const {
   return struck_;
 }
 
-ssize_t FaultInjector::pread(const std::string& path, int fd, void* to, size_t bytes,
-                             off_t offset) {
-  const auto begin = static_cast<uint64_t>(offset);
+int64_t FaultInjector::finished(const std::string& path, uint64_t offset, std::span<std::byte> to,
+                                int64_t got, std::chrono::microseconds* delay) {
   std::optional<Fault> strike;
   {
     std::lock_guard lock(mutex_);
     for (Fault& fault : faults_) {
       if (path.find(fault.path) == std::string::npos) continue;
-      if (begin >= fault.end || begin + bytes <= fault.begin) continue;
+      if (offset >= fault.end || offset + to.size() <= fault.begin) continue;
       if (fault.skip > 0) {
         --fault.skip;
         continue;
@@ -43,32 +40,30 @@ ssize_t FaultInjector::pread(const std::string& path, int fd, void* to, size_t b
       break;
     }
   }
-  if (!strike) return ::pread(fd, to, bytes, offset);
+  if (!strike) return got;
   switch (strike->kind) {
     case Fault::Kind::kError:
-      errno = EIO;
-      return -1;
+      return -strike->error;
     case Fault::Kind::kEnd:
       return 0;
     case Fault::Kind::kShort: {
-      // Half, but a multiple of what a direct read needs.
-      const size_t half = bytes / 2 / kAlign * kAlign;
-      return ::pread(fd, to, half == 0 ? bytes : half, offset);
+      // Half, but a multiple of what a direct read needs. The rest was never there.
+      const uint64_t half = to.size() / 2 / kAlign * kAlign;
+      if (half == 0 || got <= static_cast<int64_t>(half)) return got;
+      std::ranges::fill(to.subspan(half), std::byte{0xdd});
+      return static_cast<int64_t>(half);
     }
     case Fault::Kind::kSlow:
-      std::this_thread::sleep_for(strike->delay);
-      return ::pread(fd, to, bytes, offset);
+      *delay = strike->delay;
+      return got;
     case Fault::Kind::kFlip: {
-      const ssize_t got = ::pread(fd, to, bytes, offset);
       // The first byte inside the fault's range.
-      const uint64_t at = strike->begin > begin ? strike->begin - begin : 0;
-      if (got > 0 && at < static_cast<uint64_t>(got)) {
-        static_cast<std::byte*>(to)[at] ^= std::byte{0x10};
-      }
+      const uint64_t at = strike->begin > offset ? strike->begin - offset : 0;
+      if (got > 0 && at < static_cast<uint64_t>(got)) to[at] ^= std::byte{0x10};
       return got;
     }
   }
-  return -1;
+  return got;
 }
 
 }  // namespace millrace::io

@@ -2,9 +2,11 @@
 // hook.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,7 @@ namespace millrace::io {
 
 struct Fault {
   enum class Kind : uint8_t {
-    kError,  // EIO
+    kError,  // `error`
     kShort,  // the read gives half of what was asked
     kEnd,    // the read gives nothing, as past the end of the file
     kSlow,   // the read takes `delay` longer
@@ -27,6 +29,7 @@ struct Fault {
   uint32_t skip = 0;            // let that many pass first
   uint32_t times = UINT32_MAX;  // then strike this often
   std::chrono::milliseconds delay{0};
+  int error = EIO;
 };
 
 class FaultInjector : public ReadHook {
@@ -34,7 +37,8 @@ class FaultInjector : public ReadHook {
   void add(const Fault& fault);
   void clear();
   uint64_t struck() const;  // faults that happened
-  ssize_t pread(const std::string& path, int fd, void* to, size_t bytes, off_t offset) override;
+  int64_t finished(const std::string& path, uint64_t offset, std::span<std::byte> to, int64_t got,
+                   std::chrono::microseconds* delay) override;
 
  private:
   mutable std::mutex mutex_;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/numeric.h"
@@ -85,6 +86,7 @@ Expected<File> File::open(const std::string& path, Mode mode, ReadHook* hook) {
   if (fstat(file.fd_, &status) != 0) return system_error(path, "stat", errno);
   if (!S_ISREG(status.st_mode)) return fail(Code::kInvalid, "{}: not a regular file", path);
   file.size_ = static_cast<uint64_t>(status.st_size);
+  file.device_ = status.st_dev;
   if (mode == Mode::kDirect) {
     const std::string reason = check_direct(file.fd_);
     if (!reason.empty()) return fail(Code::kUnsupported, "{}: {}", path, reason);
@@ -103,6 +105,7 @@ File::File(File&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       size_(other.size_),
+      device_(other.device_),
       mode_(other.mode_),
       hook_(other.hook_) {}
 
@@ -110,43 +113,62 @@ File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
+  std::swap(device_, other.device_);
   std::swap(mode_, other.mode_);
   std::swap(hook_, other.hook_);
   return *this;
 }
 
 Expected<uint64_t> File::read(uint64_t offset, std::span<std::byte> to, uint64_t least) const {
-  const bool direct = mode_ == Mode::kDirect;
-  assert(!direct || (offset % kAlign == 0 && to.size() % kAlign == 0 &&
-                     reinterpret_cast<uintptr_t>(to.data()) % kAlign == 0));
-  uint64_t done = 0;
-  bool stuck = false;
-  while (done < to.size()) {
-    // A direct read goes on at a multiple of kAlign, even when the last one ended inside a block.
-    const uint64_t from = direct ? done / kAlign * kAlign : done;
-    std::byte* const at = to.data() + from;
-    const size_t bytes = to.size() - from;
-    const auto position = static_cast<off_t>(offset + from);
-    const ssize_t got = hook_ != nullptr ? hook_->pread(path_, fd_, at, bytes, position)
-                                         : ::pread(fd_, at, bytes, position);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error(path_, fmt::format("read at offset {}", offset + from), errno);
-    const uint64_t reached = from + static_cast<uint64_t>(got);
-    if (reached > done) {
-      done = reached;
-      stuck = false;
-      if (done >= least && offset + done >= size_) break;
-      continue;
+  ReadProgress progress(*this, offset, to, least);
+  if (to.empty()) return 0;
+  for (;;) {
+    const uint64_t at = progress.next_offset();
+    const std::span<std::byte> part = progress.next();
+    const ssize_t read = ::pread(fd_, part.data(), part.size(), static_cast<off_t>(at));
+    int64_t got = read < 0 ? -errno : read;
+    if (hook_ != nullptr) {
+      std::chrono::microseconds delay{0};
+      got = hook_->finished(path_, at, part, got, &delay);
+      if (delay.count() > 0) std::this_thread::sleep_for(delay);
     }
-    // No progress: the end of the file, or a direct read cut inside one block, which is tried once
-    // more.
-    if (got == 0 || std::exchange(stuck, true)) break;
+    MILLRACE_ASSIGN(const bool whole, progress.advance(got));
+    if (whole) return progress.done();
   }
-  if (done < least) {
-    return fail(Code::kIo, "{}: read at offset {} ended after {} of {} bytes", path_, offset, done,
-                least);
+}
+
+ReadProgress::ReadProgress(const File& file, uint64_t offset, std::span<std::byte> to,
+                           uint64_t least)
+    : file_(&file), offset_(offset), least_(least), to_(to) {
+  assert(file.mode() != Mode::kDirect || (offset % kAlign == 0 && to.size() % kAlign == 0 &&
+                                          reinterpret_cast<uintptr_t>(to.data()) % kAlign == 0));
+}
+
+// A direct read goes on at a multiple of kAlign, even when the last one ended inside a block.
+uint64_t ReadProgress::from() const {
+  return file_->mode() == Mode::kDirect ? done_ / kAlign * kAlign : done_;
+}
+
+Expected<bool> ReadProgress::advance(int64_t got) {
+  if (got == -EINTR) return false;
+  if (got < 0) {
+    return system_error(file_->path(), fmt::format("read at offset {}", next_offset()),
+                        static_cast<int>(-got));
   }
-  return done;
+  const uint64_t reached = from() + static_cast<uint64_t>(got);
+  if (reached > done_) {
+    done_ = reached;
+    stuck_ = false;
+    if (done_ == to_.size()) return true;
+    if (done_ < least_ || offset_ + done_ < file_->size()) return false;
+    return true;
+  }
+  // No progress: the end of the file, or a direct read cut inside one block, which is tried once
+  // more.
+  if (got != 0 && !std::exchange(stuck_, true)) return false;
+  if (done_ >= least_) return true;
+  return fail(Code::kIo, "{}: read at offset {} ended after {} of {} bytes", file_->path(), offset_,
+              done_, least_);
 }
 
 Expected<AlignedBuffer> AlignedBuffer::allocate(uint64_t bytes) {

@@ -2,8 +2,7 @@
 // injected faults.
 #pragma once
 
-#include <sys/types.h>
-
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,12 +21,15 @@ std::string_view name(Mode mode);  // "direct", "buffered"
 // memory.
 inline constexpr uint64_t kAlign = 4096;
 
-// Stands between a file and the system's pread. Called from several threads at a time.
+// Sees every read when it has ended, however it was made, and may change what its reader believes:
+// the place for injected faults. Called from several threads at a time.
 class ReadHook {
  public:
   virtual ~ReadHook() = default;
-  // As pread(2): the number of bytes, 0 at the end, -1 with errno.
-  virtual ssize_t pread(const std::string& path, int fd, void* to, size_t bytes, off_t offset) = 0;
+  // `got`: the number of bytes, 0 at the end, or -errno; the result is of the same kind. `delay`
+  // (zero when called) asks for the result to be held back that long.
+  virtual int64_t finished(const std::string& path, uint64_t offset, std::span<std::byte> to,
+                           int64_t got, std::chrono::microseconds* delay) = 0;
 };
 
 class File {
@@ -54,13 +56,38 @@ class File {
   Mode mode() const { return mode_; }
   const std::string& path() const { return path_; }
   int descriptor() const { return fd_; }
+  ReadHook* hook() const { return hook_; }
+  uint64_t device() const { return device_; }  // st_dev
 
  private:
   std::string path_;
   int fd_ = -1;
   uint64_t size_ = 0;
+  uint64_t device_ = 0;
   Mode mode_ = Mode::kBuffered;
   ReadHook* hook_ = nullptr;
+};
+
+// One exact read, which may take the system several: says what to ask for next and takes what came.
+// File::read is a loop around it; a backend that submits its reads itself keeps one for each.
+class ReadProgress {
+ public:
+  ReadProgress() = default;
+  ReadProgress(const File& file, uint64_t offset, std::span<std::byte> to, uint64_t least);
+
+  uint64_t next_offset() const { return offset_ + from(); }
+  std::span<std::byte> next() const { return to_.subspan(from()); }
+  // What the system gave for next(): the number of bytes, 0 at the end, or -errno. True: all is
+  // there; false: ask for the rest. An error (kIo) names path and offset.
+  Expected<bool> advance(int64_t got);
+  uint64_t done() const { return done_; }
+
+ private:
+  uint64_t from() const;
+  const File* file_ = nullptr;
+  uint64_t offset_ = 0, least_ = 0, done_ = 0;
+  std::span<std::byte> to_;
+  bool stuck_ = false;
 };
 
 // Memory at a multiple of kAlign, for direct reads.

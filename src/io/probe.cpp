@@ -1,17 +1,15 @@
 #include "io/probe.h"
 
-#include <linux/io_uring.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
+
+#include "io/uring.h"
 
 namespace millrace::io {
 namespace {
@@ -39,54 +37,181 @@ class Places {
   uint64_t count_;
 };
 
-Expected<ReadRate> measure(const File& file, uint64_t request, unsigned depth, uint64_t most_bytes,
-                           double most_seconds, uint64_t first) {
-  ReadRate rate{file.mode(), request, depth, 0, 0};
-  const Places places(file.size(), request);
-  const uint64_t most_reads =
-      std::min(places.count(), std::max<uint64_t>(depth, most_bytes / request));
-  std::vector<AlignedBuffer> buffers;
-  for (unsigned t = 0; t < depth; ++t) {
-    MILLRACE_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(request));
-    buffers.push_back(std::move(buffer));
-  }
+double cpu_seconds() {
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// One run: reads begin until time is up, and those in flight are waited for.
+struct Run {
+  const File& file;
+  uint64_t request;
+  unsigned depth;
+  double seconds;
+  uint64_t first;               // place to start from
+  std::span<std::byte> memory;  // depth * request bytes
+  Clock::time_point begin = Clock::now();
+
+  bool goes_on() const { return seconds_since(begin) < seconds; }
+  std::span<std::byte> buffer(uint64_t i) const { return memory.subspan(i * request, request); }
+};
+
+Expected<uint64_t> run_pread(const Run& run, const Places& places) {
   std::atomic<uint64_t> next{0}, bytes{0};
   std::mutex mutex;
   std::optional<Error> error;
-  const auto begin = Clock::now();
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < depth; ++t) {
-    threads.emplace_back([&, t] {
-      for (uint64_t i;
-           (i = next.fetch_add(1)) < most_reads && seconds_since(begin) < most_seconds;) {
-        const auto got = file.read(places.at(first + i), buffers[t].span());
-        if (!got) {
-          std::lock_guard lock(mutex);
-          error = got.error();
-          return;
-        }
-        bytes += *got;
+  const auto work = [&](unsigned t) {
+    do {
+      const auto got = run.file.read(places.at(run.first + next.fetch_add(1)), run.buffer(t));
+      if (!got) {
+        std::lock_guard lock(mutex);
+        error = got.error();
+        return;
       }
-    });
-  }
+      bytes += *got;
+    } while (run.goes_on());
+  };
+  std::vector<std::thread> threads;
+  for (unsigned t = 1; t < run.depth; ++t) threads.emplace_back(work, t);
+  work(0);
   for (std::thread& thread : threads) thread.join();
   if (error) return tl::make_unexpected(std::move(*error));
-  rate.bytes = bytes;
-  rate.seconds = seconds_since(begin);
+  return bytes.load();
+}
+
+Expected<uint64_t> run_uring(const Run& run, const Places& places) {
+  MILLRACE_ASSIGN(Uring ring, Uring::create(run.depth));
+  std::vector<ReadProgress> progress(run.depth);
+  uint64_t next = run.first, bytes = 0;
+  unsigned flying = 0;
+  std::optional<Error> error;
+  const auto ask = [&](unsigned i) {
+    ring.read(run.file.descriptor(), Uring::kNone, progress[i].next_offset(), progress[i].next(),
+              Uring::kNone, i);
+  };
+  const auto start = [&](unsigned i) {
+    progress[i] = ReadProgress(run.file, places.at(next++), run.buffer(i), run.request);
+    ask(i);
+    ++flying;
+  };
+  for (unsigned i = 0; i < run.depth; ++i) start(i);
+  while (flying > 0) {
+    MILLRACE_ASSIGN(const auto done, ring.wait(std::nullopt));
+    if (!done) continue;
+    const auto i = static_cast<unsigned>(done->id);
+    const auto whole = progress[i].advance(done->result);
+    if (whole && !*whole) {
+      ask(i);
+      continue;
+    }
+    --flying;
+    if (!whole) {
+      error = whole.error();
+    } else {
+      bytes += progress[i].done();
+    }
+    if (!error && run.goes_on()) start(i);
+  }
+  if (error) return tl::make_unexpected(std::move(*error));
+  return bytes;
+}
+
+Expected<ReadRate> measure(Via via, const Run& planned) {
+  Run run = planned;
+  const Places places(run.file.size(), run.request);
+  ReadRate rate{run.file.mode(), via, run.request, run.depth, 0, 0, 0};
+  const double cpu = cpu_seconds();
+  run.begin = Clock::now();
+  MILLRACE_ASSIGN(rate.bytes, via == Via::kPread ? run_pread(run, places) : run_uring(run, places));
+  rate.seconds = seconds_since(run.begin);
+  rate.cpu_seconds = cpu_seconds() - cpu;
   return rate;
 }
 
 }  // namespace
 
-Expected<ProbeResult> probe_file(const std::string& path, const ProbeLimits& limits) {
-  struct Point {
-    uint64_t request;
-    unsigned depth;
+std::string_view name(Via via) { return via == Via::kPread ? "pread" : "io_uring"; }
+
+Expected<std::vector<ReadRate>> probe_curve(const File& file, uint64_t request,
+                                            const CurveLimits& limits) {
+  constexpr unsigned kTurns = 2;
+  std::vector<ReadRate> rates;
+  const unsigned ways = (limits.pread ? 1u : 0u) + (limits.uring ? 1u : 0u);
+  rates.reserve(limits.depths.size() * 2);
+  if (request == 0 || file.size() < request || ways == 0 || limits.depths.empty()) return rates;
+  const double each = limits.seconds / static_cast<double>(kTurns * ways * limits.depths.size());
+  const auto begin = Clock::now();
+  uint64_t first = 0;
+  double fastest = 0;
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    for (const unsigned depth : limits.depths) {
+      for (const Via via : {Via::kPread, Via::kUring}) {
+        if (via == Via::kPread ? !limits.pread : !limits.uring) continue;
+        const uint64_t flying = depth * request;
+        if (flying > limits.memory.size()) continue;
+        // What is in flight has to arrive: on a slow disk that alone may take too long.
+        const double left = limits.seconds - seconds_since(begin);
+        const bool late =
+            left <= 0 || (fastest > 0 && static_cast<double>(flying) > left * fastest);
+        if (late && !rates.empty()) continue;
+        MILLRACE_ASSIGN(const ReadRate rate,
+                        measure(via, {file, request, depth, each, first, limits.memory}));
+        first += 1 + rate.bytes / request;
+        fastest = std::max(fastest, rate.bytes_per_second());
+        auto same = std::ranges::find_if(
+            rates, [&](const ReadRate& r) { return r.via == via && r.depth == depth; });
+        if (same == rates.end()) {
+          rates.push_back(rate);
+        } else {
+          same->bytes += rate.bytes;
+          same->seconds += rate.seconds;
+          same->cpu_seconds += rate.cpu_seconds;
+        }
+      }
+    }
+  }
+  return rates;
+}
+
+const ReadRate* pick(std::span<const ReadRate> rates) {
+  constexpr double kDepthGain = 0.95, kWayGain = 1.1;
+  const auto best_of = [&](Via via) {
+    double most = 0;
+    for (const ReadRate& r : rates) {
+      if (r.via == via) most = std::max(most, r.bytes_per_second());
+    }
+    const ReadRate* best = nullptr;
+    for (const ReadRate& r : rates) {
+      const bool enough = r.via == via && r.bytes > 0 && r.bytes_per_second() >= kDepthGain * most;
+      if (enough && (best == nullptr || r.depth < best->depth)) best = &r;
+    }
+    return best;
   };
-  // Large requests saturate at small depths, small ones need depth; experts are 1 to 20 MiB.
-  static constexpr Point kPoints[] = {{uint64_t{256} << 10, 8}, {uint64_t{1} << 20, 1},
-                                      {uint64_t{1} << 20, 4},   {uint64_t{4} << 20, 2},
-                                      {uint64_t{4} << 20, 4},   {uint64_t{4} << 20, 8}};
+  const ReadRate* pread = best_of(Via::kPread);
+  const ReadRate* uring = best_of(Via::kUring);
+  if (pread == nullptr || uring == nullptr) return pread == nullptr ? uring : pread;
+  const double a = pread->bytes_per_second(), b = uring->bytes_per_second();
+  if (a > kWayGain * b) return pread;
+  if (b > kWayGain * a) return uring;
+  const auto cost = [](const ReadRate* r) {
+    return r->cpu_seconds / static_cast<double>(r->bytes);
+  };
+  return cost(uring) < cost(pread) ? uring : pread;
+}
+
+const ReadRate* ProbeResult::best_direct() const {
+  const ReadRate* best = nullptr;
+  for (const ReadRate& r : rates) {
+    if (best == nullptr || r.bytes_per_second() > best->bytes_per_second()) best = &r;
+  }
+  return best;
+}
+
+Expected<ProbeResult> probe_file(const std::string& path, const ProbeLimits& limits) {
   ProbeResult result;
   MILLRACE_ASSIGN(const File cached, File::open(path, Mode::kBuffered));
   const uint64_t size = cached.size() / kAlign * kAlign;
@@ -95,25 +220,27 @@ Expected<ProbeResult> probe_file(const std::string& path, const ProbeLimits& lim
   if (!direct && direct.error().code != Code::kUnsupported)
     return tl::make_unexpected(std::move(direct.error()));
   if (!direct) result.direct_obstacle = direct.error().message;
+  result.uring_obstacle = why_no_io_uring();
 
-  const size_t runs = (direct ? std::size(kPoints) : 0) + 1;
-  const uint64_t bytes = limits.most_bytes / runs;
+  // 64 MiB: 4 MiB reads 16 deep.
+  MILLRACE_ASSIGN(const AlignedBuffer memory, AlignedBuffer::allocate(uint64_t{64} << 20));
+  const size_t runs = (direct ? std::size(kProbeRequests) : 0) + 1;
   const double seconds = limits.most_seconds / static_cast<double>(runs);
-  uint64_t first = 0;
   if (direct) {
-    for (const Point& point : kPoints) {
-      const uint64_t request = std::min(point.request, size);
-      MILLRACE_ASSIGN(const ReadRate rate,
-                      measure(*direct, request, point.depth, bytes, seconds, first));
-      first += 1 + rate.bytes / request;
-      result.rates.push_back(rate);
-      if (rate.bytes_per_second() > result.best_direct.bytes_per_second())
-        result.best_direct = rate;
+    for (const uint64_t request : kProbeRequests) {
+      CurveLimits curve;
+      curve.depths = kProbeDepths;
+      curve.uring = result.uring_obstacle.empty();
+      curve.seconds = seconds;
+      curve.memory = memory.span();
+      MILLRACE_ASSIGN(const auto rates, probe_curve(*direct, std::min(request, size), curve));
+      result.rates.insert(result.rates.end(), rates.begin(), rates.end());
+      if (request >= size) break;
     }
   }
-  MILLRACE_ASSIGN(result.buffered, measure(cached, std::min<uint64_t>(uint64_t{4} << 20, size), 4,
-                                           bytes, seconds, first));
-  result.rates.push_back(result.buffered);
+  MILLRACE_ASSIGN(result.buffered,
+                  measure(Via::kPread, {cached, std::min<uint64_t>(uint64_t{4} << 20, size), 4,
+                                        seconds / 2, 1, memory.span()}));
   return result;
 }
 
@@ -147,18 +274,6 @@ double probe_memory(unsigned threads, uint64_t bytes_per_thread) {
   for (std::thread& thread : pool) thread.join();
   const double seconds = seconds_since(begin);
   return static_cast<double>(bytes) / seconds;
-}
-
-std::string why_no_io_uring() {
-#if defined(SYS_io_uring_setup)
-  io_uring_params params = {};
-  const long fd = syscall(SYS_io_uring_setup, 4, &params);
-  if (fd < 0) return fmt::format("io_uring_setup: {}", std::strerror(errno));
-  close(static_cast<int>(fd));
-  return {};
-#else
-  return "built without io_uring";
-#endif
 }
 
 }  // namespace millrace::io

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "stream/reader.h"
@@ -39,12 +40,24 @@ class ReadBackend {
   // outstanding).
   virtual bool reap(ReadResult* result, bool wait) = 0;
 
-  virtual uint64_t bytes_read() const = 0;  // from the disk, by reads that succeeded
-  virtual uint64_t reads() const = 0;       // that succeeded
+  // Memory of slots that is about to be given back to the system or mapped anew: a backend that
+  // keeps pages of it pinned lets go of them before it reads there again.
+  virtual void forget(std::span<std::byte> memory) { static_cast<void>(memory); }
+
+  virtual uint64_t bytes_read() const = 0;   // from the disk, by reads that succeeded
+  virtual uint64_t reads() const = 0;        // that succeeded
+  virtual std::string describe() const = 0;  // "pread pool, 4 reads in flight"
 };
 
-// `capacity` bounds the reads outstanding at a time; nothing is allocated after creation.
-std::unique_ptr<ReadBackend> make_pread_pool(PieceReader& reader, unsigned threads,
+// `capacity` bounds the reads outstanding at a time; nothing is allocated after creation. `depth`:
+// reads that are with the disk at a time, of which each needs a thread of the pool.
+std::unique_ptr<ReadBackend> make_pread_pool(PieceReader& reader, unsigned depth,
                                              uint32_t capacity);
+
+// One thread drives all reads. Slots are registered with the kernel when they are first read into,
+// as far as RLIMIT_MEMLOCK goes; describe() says how far that was. Fails with kUnsupported and the
+// reason where there is no io_uring, or where pieces are made while they are read (in place).
+Expected<std::unique_ptr<ReadBackend>> make_uring_backend(PieceReader& reader, unsigned depth,
+                                                          uint32_t capacity);
 
 }  // namespace millrace::stream

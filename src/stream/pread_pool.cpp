@@ -1,6 +1,5 @@
 // The read backend that works everywhere: a few threads, each with one blocking read in flight.
 #include <atomic>
-#include <cassert>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -9,46 +8,10 @@
 #include <vector>
 
 #include "base/numeric.h"
-#include "stream/backend.h"
+#include "stream/read_queue.h"
 
 namespace millrace::stream {
 namespace {
-
-// First in, first out, in memory reserved once.
-template <class T>
-class Ring {
- public:
-  explicit Ring(uint32_t capacity) : items_(capacity) {}
-  bool empty() const { return count_ == 0; }
-  void push(T item) {
-    assert(count_ < items_.size());
-    at(count_++) = std::move(item);
-  }
-  T pop() {
-    T item = std::move(at(0));
-    head_ = (head_ + 1) % items_.size();
-    --count_;
-    return item;
-  }
-  // Takes the first item that matches out of the middle; the order of the others stays.
-  template <class Match>
-  bool take(Match match, T* out) {
-    for (size_t i = 0; i < count_; ++i) {
-      if (!match(at(i))) continue;
-      *out = std::move(at(i));
-      for (; i + 1 < count_; ++i) at(i) = std::move(at(i + 1));
-      --count_;
-      return true;
-    }
-    return false;
-  }
-
- private:
-  T& at(size_t i) { return items_[(head_ + i) % items_.size()]; }
-  std::vector<T> items_;
-  size_t head_ = 0;
-  size_t count_ = 0;
-};
 
 struct FreeDeleter {
   void operator()(std::byte* p) const { std::free(p); }
@@ -56,10 +19,10 @@ struct FreeDeleter {
 
 class PreadPool : public ReadBackend {
  public:
-  PreadPool(PieceReader& reader, unsigned threads, uint32_t capacity)
-      : reader_(reader), demand_(capacity), ahead_(capacity), done_(capacity) {
-    threads_.reserve(threads);
-    for (unsigned t = 0; t < threads; ++t) threads_.emplace_back([this] { work(); });
+  PreadPool(PieceReader& reader, unsigned depth, uint32_t capacity)
+      : reader_(reader), queue_(capacity) {
+    threads_.reserve(depth);
+    for (unsigned t = 0; t < depth; ++t) threads_.emplace_back([this] { work(); });
   }
 
   ~PreadPool() override {
@@ -74,36 +37,34 @@ class PreadPool : public ReadBackend {
   void submit(const ReadRequest& request) override {
     {
       std::lock_guard lock(mutex_);
-      (request.urgency == Urgency::kDemand ? demand_ : ahead_).push(request);
+      queue_.push(request);
     }
     wake_.notify_one();
   }
 
   void promote(uint32_t piece) override {
     std::lock_guard lock(mutex_);
-    ReadRequest request;
-    if (!ahead_.take([&](const ReadRequest& r) { return r.piece == piece; }, &request)) return;
-    request.urgency = Urgency::kDemand;
-    demand_.push(request);
+    queue_.promote(piece);
   }
 
   bool cancel(uint32_t piece) override {
     std::lock_guard lock(mutex_);
-    ReadRequest request;
-    const auto match = [&](const ReadRequest& r) { return r.piece == piece; };
-    return ahead_.take(match, &request) || demand_.take(match, &request);
+    return queue_.cancel(piece);
   }
 
   bool reap(ReadResult* result, bool wait) override {
     std::unique_lock lock(mutex_);
-    if (wait) finished_.wait(lock, [&] { return !done_.empty(); });
-    if (done_.empty()) return false;
-    *result = done_.pop();
+    if (wait) finished_.wait(lock, [&] { return queue_.finished(); });
+    if (!queue_.finished()) return false;
+    *result = queue_.reap();
     return true;
   }
 
   uint64_t bytes_read() const override { return bytes_.load(std::memory_order_relaxed); }
   uint64_t reads() const override { return reads_.load(std::memory_order_relaxed); }
+  std::string describe() const override {
+    return fmt::format("pread pool, {} reads in flight", threads_.size());
+  }
 
  private:
   void work() {
@@ -116,9 +77,9 @@ class PreadPool : public ReadBackend {
       ReadRequest request;
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stop_ || !demand_.empty() || !ahead_.empty(); });
+        wake_.wait(lock, [&] { return stop_ || queue_.waiting(); });
         if (stop_) return;
-        request = demand_.empty() ? ahead_.pop() : demand_.pop();
+        request = queue_.pop();
       }
       ReadResult result{request.piece, {}};
       if (scratch_bytes != 0 && !scratch) {
@@ -133,7 +94,7 @@ class PreadPool : public ReadBackend {
       }
       {
         std::lock_guard lock(mutex_);
-        done_.push(std::move(result));
+        queue_.finish(std::move(result));
       }
       finished_.notify_one();
     }
@@ -143,9 +104,7 @@ class PreadPool : public ReadBackend {
   std::mutex mutex_;
   std::condition_variable wake_;      // workers: something to read, or stop
   std::condition_variable finished_;  // the consumer: something to reap
-  Ring<ReadRequest> demand_;
-  Ring<ReadRequest> ahead_;
-  Ring<ReadResult> done_;
+  ReadQueue queue_;
   bool stop_ = false;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> reads_{0};
@@ -154,9 +113,9 @@ class PreadPool : public ReadBackend {
 
 }  // namespace
 
-std::unique_ptr<ReadBackend> make_pread_pool(PieceReader& reader, unsigned threads,
+std::unique_ptr<ReadBackend> make_pread_pool(PieceReader& reader, unsigned depth,
                                              uint32_t capacity) {
-  return std::make_unique<PreadPool>(reader, std::max(1u, threads), std::max(1u, capacity));
+  return std::make_unique<PreadPool>(reader, std::max(1u, depth), std::max(1u, capacity));
 }
 
 }  // namespace millrace::stream

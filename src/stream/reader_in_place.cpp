@@ -4,47 +4,60 @@
 #include <vector>
 
 #include "format/piece_fill.h"
+#include "format/source_readers.h"
+#include "stream/copies.h"
 
 namespace millrace::stream {
 namespace {
 
-// Source bytes of one fill, counted. Every read is tried twice.
+// Source bytes of one fill, counted.
 class FileBytes : public format::SourceBytes {
  public:
-  explicit FileBytes(const std::vector<io::File>& files) : files_(files) {}
+  explicit FileBytes(Copies& copies) : copies_(copies) {}
 
   Expected<const std::byte*> read(uint32_t file, uint64_t offset, uint64_t bytes,
                                   std::span<std::byte> buffer) override {
-    const io::File& from = files_[file];
-    const uint64_t front = from.mode() == io::Mode::kDirect ? offset % io::kAlign : 0;
-    const auto to = from.mode() == io::Mode::kDirect
-                        ? buffer.first(format::fill_window_bytes(offset, bytes))
-                        : buffer.first(bytes);
-    auto got = from.read(offset - front, to, front + bytes);
-    if (!got) got = from.read(offset - front, to, front + bytes);
-    if (!got) return tl::make_unexpected(std::move(got.error()));
-    total_ += *got;
-    return to.data() + front;
+    for (unsigned left = copies_.tries();; --left) {
+      auto at = read_once(file, offset, bytes, buffer);
+      if (at || left <= 1) return at;
+    }
   }
 
   uint64_t total() const { return total_; }
 
  private:
-  const std::vector<io::File>& files_;
+  Expected<const std::byte*> read_once(uint32_t file, uint64_t offset, uint64_t bytes,
+                                       std::span<std::byte> buffer) {
+    MILLRACE_ASSIGN(const Copies::Lease lease, copies_.begin(file, bytes, offset + bytes));
+    const bool direct = lease.file->mode() == io::Mode::kDirect;
+    const uint64_t front = direct ? offset % io::kAlign : 0;
+    const auto to = buffer.first(direct ? format::fill_window_bytes(offset, bytes) : bytes);
+    auto got = lease.file->read(offset - front, to, front + bytes);
+    copies_.end(lease, got ? nullptr : &got.error());
+    if (!got) return tl::make_unexpected(std::move(got.error()));
+    total_ += *got;
+    return to.data() + front;
+  }
+
+  Copies& copies_;
   uint64_t total_ = 0;
 };
 
 class InPlaceReader : public PieceReader {
  public:
   InPlaceReader(const format::ModelSource& source, const format::PieceTable& table,
-                std::vector<io::File> files, io::Mode mode, uint64_t scratch)
-      : source_(source), table_(table), files_(std::move(files)), mode_(mode), scratch_(scratch) {}
+                std::unique_ptr<Copies> copies, io::Mode mode, uint64_t scratch)
+      : source_(source),
+        table_(table),
+        copies_(std::move(copies)),
+        mode_(mode),
+        scratch_(scratch) {}
 
   uint64_t scratch_bytes() const override { return scratch_; }
 
   Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot,
                           std::span<std::byte> scratch) override {
-    FileBytes bytes(files_);
+    FileBytes bytes(*copies_);
     Status filled = format::fill_piece(source_, table_.pieces[piece], bytes, scratch, slot);
     if (filled) return bytes.total();
     return with_context(fmt::format("piece '{}'", table_.pieces[piece].name),
@@ -52,14 +65,29 @@ class InPlaceReader : public PieceReader {
   }
 
   std::string mode() const override { return std::string(io::name(mode_)); }
+  uint32_t devices() const override { return copies_->devices(); }
+  std::vector<std::string> notes() override { return copies_->notes(); }
 
  private:
   const format::ModelSource& source_;
   const format::PieceTable& table_;
-  std::vector<io::File> files_;
+  std::unique_ptr<Copies> copies_;
   io::Mode mode_;
   uint64_t scratch_;
 };
+
+// Source files carry no hashes: a mirror's header, which names and places all tensors, must be the
+// same. (Copies::open has compared the sizes.)
+Status check_header(const format::SourceFile& file, const std::string& mirror) {
+  MILLRACE_ASSIGN(const format::HeadFile ours, format::HeadFile::open(file.path));
+  MILLRACE_ASSIGN(const format::HeadFile theirs, format::HeadFile::open(mirror));
+  std::string a, b;
+  MILLRACE_TRY(ours.read_to(file.data_begin, a));
+  MILLRACE_TRY(theirs.read_to(file.data_begin, b));
+  if (a == b) return {};
+  return fail(Code::kInvalid, "{}: its header differs from that of {}: it is no mirror of it",
+              mirror, file.path);
+}
 
 }  // namespace
 
@@ -73,16 +101,24 @@ Expected<std::unique_ptr<PieceReader>> make_in_place_reader(const format::ModelS
       return with_context(fmt::format("piece '{}'", piece.name), std::move(bytes.error()));
     scratch = std::max(scratch, *bytes);
   }
-  std::vector<io::File> files;
-  for (const format::SourceFile& from : source.files) {
-    MILLRACE_ASSIGN(io::File file, io::File::open(from.path, options.mode, options.hook));
-    if (file.size() != from.size) {
-      return fail(Code::kCorrupt, "{}: has {} bytes, had {} when it was opened", from.path,
-                  file.size(), from.size);
-    }
-    files.push_back(std::move(file));
+  std::vector<std::vector<std::string>> paths(1);
+  for (const format::SourceFile& from : source.files) paths[0].push_back(from.path);
+  for (const std::string& folder : options.mirrors) {
+    auto& copy = paths.emplace_back();
+    for (const std::string& path : paths[0]) copy.push_back(folder + path.substr(path.rfind('/')));
   }
-  return std::make_unique<InPlaceReader>(source, table, std::move(files), options.mode, scratch);
+  MILLRACE_ASSIGN(auto copies, Copies::open(paths, options.mode, options.hook));
+  for (uint32_t i = 0; i < source.files.size(); ++i) {
+    if (copies->file(i).size() == source.files[i].size) continue;
+    return fail(Code::kCorrupt, "{}: has {} bytes, had {} when it was opened", source.files[i].path,
+                copies->file(i).size(), source.files[i].size);
+  }
+  for (uint32_t c = 1; c < paths.size(); ++c) {
+    for (uint32_t i = 0; i < source.files.size(); ++i) {
+      MILLRACE_TRY(check_header(source.files[i], paths[c][i]));
+    }
+  }
+  return std::make_unique<InPlaceReader>(source, table, std::move(copies), options.mode, scratch);
 }
 
 }  // namespace millrace::stream

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "format/piece.h"
 #include "format/source.h"
@@ -13,7 +15,8 @@ namespace millrace::stream {
 
 struct InPlaceReaderOptions {
   io::Mode mode = io::Mode::kBuffered;
-  io::ReadHook* hook = nullptr;  // injected faults
+  io::ReadHook* hook = nullptr;           // injected faults
+  std::vector<std::string> mirrors = {};  // folders with copies of all source files
 };
 
 // Checks every view of the table against the source. Both must outlive the reader.

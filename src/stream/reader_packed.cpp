@@ -5,14 +5,19 @@
 #include <atomic>
 #include <vector>
 
+#include "format/pack_folder.h"
+#include "format/pack_io.h"
+
 namespace millrace::stream {
 namespace {
 
-class PackedReader : public PieceReader {
+constexpr uint64_t kMostManifest = uint64_t{1} << 30;
+
+class PackedReader : public PieceReader, public WholePieces {
  public:
-  PackedReader(std::vector<io::File> files, const format::PieceTable& table,
+  PackedReader(std::unique_ptr<Copies> copies, const format::PieceTable& table,
                const PackedReaderOptions& options)
-      : files_(std::move(files)),
+      : copies_(std::move(copies)),
         table_(table),
         options_(options),
         verified_(table.pieces.size()) {}
@@ -21,28 +26,54 @@ class PackedReader : public PieceReader {
 
   Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot,
                           std::span<std::byte>) override {
-    uint64_t bytes = 0;
-    Status first = read_once(piece, slot, &bytes);
-    if (first) return bytes;
-    Status second = read_once(piece, slot, &bytes);
-    if (second) return bytes;
-    return tl::make_unexpected(std::move(second.error()));
+    for (unsigned left = copies_->tries();; --left) {
+      Status status = read_once(piece, slot);
+      if (status) return table_.pieces[piece].bytes;
+      if (left <= 1) return tl::make_unexpected(std::move(status.error()));
+    }
   }
 
   std::string mode() const override { return std::string(io::name(options_.mode)); }
+  WholePieces* whole() override { return this; }
+  uint32_t devices() const override { return copies_->devices(); }
+  std::vector<std::string> notes() override { return copies_->notes(); }
+  Copies& copies() override { return *copies_; }
+
+  Expected<Place> begin(uint32_t index) override {
+    const format::Piece& piece = table_.pieces[index];
+    auto lease = copies_->begin(piece.file, piece.bytes, piece.offset + piece.bytes);
+    if (!lease) return named(index, lease.error());
+    return Place{std::move(*lease), piece.offset, piece.bytes};
+  }
+
+  Status end(uint32_t index, const Place& place, Status read, std::span<std::byte> slot) override {
+    if (read) {
+      read = check(index, *place.lease.file, slot);
+    } else {
+      read = named(index, std::move(read.error()));
+    }
+    copies_->end(place.lease, read ? nullptr : &read.error());
+    return read;
+  }
 
  private:
-  // Adds what it read to `bytes`.
-  Status read_once(uint32_t index, std::span<std::byte> slot, uint64_t* bytes) {
-    const format::Piece& piece = table_.pieces[index];
-    const io::File& file = files_[piece.file];
-    const std::span<std::byte> to = slot.first(piece.bytes);
-    auto got = file.read(piece.offset, to);
-    if (!got) return with_context(fmt::format("piece '{}'", piece.name), std::move(got.error()));
-    *bytes += *got;
+  tl::unexpected<Error> named(uint32_t index, Error error) const {
+    return with_context(fmt::format("piece '{}'", table_.pieces[index].name), std::move(error));
+  }
+
+  Status read_once(uint32_t index, std::span<std::byte> slot) {
+    MILLRACE_ASSIGN(const Place place, begin(index));
+    auto got = place.lease.file->read(place.offset, slot.first(place.bytes));
+    Status status;
+    if (!got) status = tl::make_unexpected(std::move(got.error()));
+    return end(index, place, std::move(status), slot);
+  }
+
+  Status check(uint32_t index, const io::File& file, std::span<const std::byte> slot) {
     // A flag may be seen late by another thread; it then checks once more.
     if (!options_.verify_always && verified_[index].load(std::memory_order_relaxed)) return {};
-    const XXH128_hash_t hash = XXH3_128bits(to.data(), to.size());
+    const format::Piece& piece = table_.pieces[index];
+    const XXH128_hash_t hash = XXH3_128bits(slot.data(), piece.bytes);
     if (hash.low64 != piece.hash[0] || hash.high64 != piece.hash[1]) {
       return fail(Code::kCorrupt, "{}: piece '{}' at offset {} ({} bytes) does not match its hash",
                   file.path(), piece.name, piece.offset, piece.bytes);
@@ -51,31 +82,53 @@ class PackedReader : public PieceReader {
     return {};
   }
 
-  std::vector<io::File> files_;
+  std::unique_ptr<Copies> copies_;
   const format::PieceTable& table_;
   PackedReaderOptions options_;
   std::vector<std::atomic<bool>> verified_;
 };
+
+// The weights files of the model and of each mirror. A mirror must be a copy of the whole folder:
+// its manifest says so byte by byte.
+Expected<std::vector<std::vector<std::string>>> copies_of(const format::PackedModel& packed,
+                                                          const std::vector<std::string>& mirrors) {
+  std::vector<std::vector<std::string>> copies = {packed.files};
+  for (const std::string& folder : mirrors) {
+    MILLRACE_ASSIGN(const std::string ours,
+                    format::read_small(fmt::format("{}/{}", packed.path, format::kManifestName),
+                                       kMostManifest));
+    MILLRACE_ASSIGN(
+        const std::string theirs,
+        format::read_small(fmt::format("{}/{}", folder, format::kManifestName), kMostManifest));
+    if (ours != theirs) {
+      return fail(Code::kInvalid, "{}/{}: differs from that of {}: it is no mirror of it", folder,
+                  format::kManifestName, packed.path);
+    }
+    std::vector<std::string> files;
+    for (const std::string& path : packed.files) {
+      files.push_back(folder + path.substr(path.rfind('/')));
+    }
+    copies.push_back(std::move(files));
+  }
+  return copies;
+}
 
 }  // namespace
 
 Expected<std::unique_ptr<PieceReader>> make_packed_reader(const format::PackedModel& packed,
                                                           const format::PieceTable& table,
                                                           const PackedReaderOptions& options) {
-  std::vector<io::File> files;
-  for (const std::string& path : packed.files) {
-    MILLRACE_ASSIGN(io::File file, io::File::open(path, options.mode, options.hook));
-    files.push_back(std::move(file));
-  }
+  MILLRACE_ASSIGN(auto paths, copies_of(packed, options.mirrors));
+  MILLRACE_ASSIGN(auto copies, Copies::open(paths, options.mode, options.hook));
   for (const format::Piece& piece : table.pieces) {
-    if (piece.file >= files.size() || piece.offset % io::kAlign != 0 ||
-        piece.bytes % io::kAlign != 0 || piece.offset > files[piece.file].size() ||
-        piece.bytes > files[piece.file].size() - piece.offset) {
+    if (piece.file >= copies->files() || piece.offset % io::kAlign != 0 ||
+        piece.bytes % io::kAlign != 0 || piece.offset > copies->file(piece.file).size() ||
+        piece.bytes > copies->file(piece.file).size() - piece.offset) {
       return fail(Code::kCorrupt, "{}: piece '{}' lies outside the packed files", packed.path,
                   piece.name);
     }
   }
-  return std::make_unique<PackedReader>(std::move(files), table, options);
+  return std::make_unique<PackedReader>(std::move(copies), table, options);
 }
 
 }  // namespace millrace::stream

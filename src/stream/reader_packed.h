@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "format/packed.h"
 #include "io/file.h"
@@ -12,7 +14,8 @@ namespace millrace::stream {
 struct PackedReaderOptions {
   io::Mode mode = io::Mode::kBuffered;
   bool verify_always = false;  // check the hash on every read, not only on the first of each piece
-  io::ReadHook* hook = nullptr;  // injected faults
+  io::ReadHook* hook = nullptr;           // injected faults
+  std::vector<std::string> mirrors = {};  // folders with whole copies of the packed folder
 };
 
 // `table` is bound to the packed model (bind_packed) and must outlive the reader.

@@ -28,6 +28,18 @@ void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
   counter.fetch_add(n, std::memory_order_relaxed);
 }
 
+// Size of the pieces that most streamed bytes come in; 0: everything has a slot of its own.
+uint64_t streamed_piece(const ResidencyPlan& plan) {
+  uint64_t most = 0, bytes = 0;
+  for (const SlotClass& c : plan.classes) {
+    const uint64_t held = uint64_t{c.pinned} + c.shared;
+    if (held >= c.pieces || (c.pieces - held) * c.slot_bytes <= most) continue;
+    most = (c.pieces - held) * c.slot_bytes;
+    bytes = c.slot_bytes;
+  }
+  return bytes;
+}
+
 class Store : public PieceStore {
  public:
   Store(const format::PieceTable& table, ResidencyPlan plan, Ledger& ledger, Arena arena,
@@ -37,7 +49,6 @@ class Store : public PieceStore {
         ledger_(ledger),
         arena_(std::move(arena)),
         io_bytes_(io_bytes),
-        most_ahead_(2 * std::max(1u, options.io_threads)),
         slots_(table, plan_, arena_.data(), options.policy),
         prefetch_(std::move(prefetch)),
         clock_(table.pieces.size()),
@@ -55,7 +66,14 @@ class Store : public PieceStore {
     pending_.reserve(256);
     ready_.reserve(256);
     in_flight_.reserve(kMostPrefetching);
-    backend_ = make_pread_pool(timed_, std::max(1u, options.io_threads), slot_count);
+    ChosenBackend chosen = choose_backend(timed_, {.kind = options.backend,
+                                                   .depth = options.io_threads,
+                                                   .capacity = slot_count,
+                                                   .arena = {arena_.data(), arena_.bytes()},
+                                                   .piece_bytes = streamed_piece(plan_)});
+    backend_ = std::move(chosen.backend);
+    why_backend_ = std::move(chosen.reason);
+    most_ahead_ = 2 * chosen.depth;
   }
 
   ~Store() override {
@@ -227,6 +245,10 @@ class Store : public PieceStore {
   }
 
   const ResidencyPlan& plan() const override { return plan_; }
+
+  std::string reading() const override {
+    return fmt::format("{} ({})", backend_->describe(), why_backend_);
+  }
 
  private:
   // ---- reads
@@ -450,12 +472,13 @@ class Store : public PieceStore {
   Ledger& ledger_;
   Arena arena_;
   const uint64_t io_bytes_;
-  const uint32_t most_ahead_;
   SlotTable slots_;
   Prefetch prefetch_;
   ReadClock clock_;
   TimedReader timed_;
   std::unique_ptr<ReadBackend> backend_;
+  std::string why_backend_;
+  uint32_t most_ahead_ = 0;
   Counters counters_;
 
   uint32_t outstanding_ = 0;             // submitted and not yet settled
@@ -492,8 +515,9 @@ Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTabl
     }
   }
   MILLRACE_ASSIGN(Prefetch prefetch, Prefetch::create(table, options.prefetch));
-  const unsigned io_threads = std::max(1u, options.io_threads);
-  const uint64_t io_bytes = io_threads * round_up(reader.scratch_bytes(), 4096);
+  // Where each read takes a buffer, their number was decided with all other sizes.
+  const unsigned buffers = options.io_threads != 0 ? options.io_threads : 4;
+  const uint64_t io_bytes = buffers * round_up(reader.scratch_bytes(), 4096);
   MILLRACE_TRY(ledger.reserve(Use::kWeights, plan.arena_bytes));
   Status io = ledger.reserve(Use::kIo, io_bytes);
   Expected<Arena> arena = io ? Arena::map(plan.arena_bytes, options.huge_pages)

@@ -9,9 +9,11 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "format/piece.h"
+#include "stream/choose_backend.h"
 #include "stream/ledger.h"
 #include "stream/policy.h"
 #include "stream/prefetch.h"
@@ -34,11 +36,12 @@ struct StoreStats {
 };
 
 struct StoreOptions {
-  unsigned io_threads = 4;
+  unsigned io_threads = 4;  // reads in flight (and threads, where each takes one); 0: chosen
   bool huge_pages = true;
   PolicyKind policy = kDefaultPolicy;                   // of experts and an untied embedding
   std::string prefetch = "off";                         // "auto", or the name of a PrefetchKind
   std::function<void(const ReadRecord&)> on_read = {};  // of every read; called by several threads
+  BackendKind backend = BackendKind::kPread;
 };
 
 class PieceStore {
@@ -82,6 +85,8 @@ class PieceStore {
 
   virtual StoreStats stats() const = 0;
   virtual const ResidencyPlan& plan() const = 0;
+  // How it reads and why: "io_uring, 8 reads in flight, 40 slots registered (measured ...)".
+  virtual std::string reading() const = 0;
 };
 
 }  // namespace millrace::stream

@@ -15,7 +15,7 @@ struct ReadRecord {
   bool wanted = false;  // the consumer needed it when it arrived, else it was read ahead
 };
 
-class TimedReader : public PieceReader {
+class TimedReader : public PieceReader, public WholePieces {
  public:
   // Both must outlive it. `on_read` may be empty; it is called by several threads.
   TimedReader(PieceReader& inner, ReadClock& clock, std::function<void(const ReadRecord&)> on_read)
@@ -31,6 +31,27 @@ class TimedReader : public PieceReader {
     const ReadClock::End end = clock_.end(piece);
     if (on_read_ && bytes) on_read_({piece, *bytes, begin, end.at, end.wanted});
     return bytes;
+  }
+
+  WholePieces* whole() override { return inner_.whole() != nullptr ? this : nullptr; }
+  uint32_t devices() const override { return inner_.devices(); }
+  std::vector<std::string> notes() override { return inner_.notes(); }
+  Copies& copies() override { return inner_.whole()->copies(); }
+  Expected<Place> begin(uint32_t piece) override {
+    const uint64_t at = clock_.begin();
+    auto place = inner_.whole()->begin(piece);
+    if (place) {
+      place->begun_ns = at;
+    } else {
+      clock_.end(piece);
+    }
+    return place;
+  }
+  Status end(uint32_t piece, const Place& place, Status read, std::span<std::byte> slot) override {
+    Status status = inner_.whole()->end(piece, place, std::move(read), slot);
+    const ReadClock::End end = clock_.end(piece);
+    if (on_read_ && status) on_read_({piece, place.bytes, place.begun_ns, end.at, end.wanted});
+    return status;
   }
 
  private:

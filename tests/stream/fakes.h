@@ -1,13 +1,19 @@
 // Piece tables of made-up models, and a reader that needs no disk.
 #pragma once
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "base/status.h"
 #include "format/piece.h"
@@ -79,10 +85,17 @@ inline bool holds_pattern(uint32_t piece, const std::byte* data, uint64_t bytes)
   return true;
 }
 
-class FakeReader : public PieceReader {
+// Pieces are made up by read(); for a backend that reads by itself (`as_files`) they lie in a file
+// in memory, and a hook on its reads does the same delays and failures.
+class FakeReader : public PieceReader, public WholePieces, public io::ReadHook {
  public:
-  explicit FakeReader(const format::PieceTable& table)
-      : table_(table), reads_(table.pieces.size()) {}
+  explicit FakeReader(const format::PieceTable& table, bool as_files = false)
+      : table_(table), reads_(table.pieces.size()), as_files_(as_files) {
+    if (as_files) write_file();
+  }
+  ~FakeReader() override {
+    if (memory_ >= 0) ::close(memory_);
+  }
 
   uint64_t scratch_bytes() const override { return scratch; }
 
@@ -91,29 +104,42 @@ class FakeReader : public PieceReader {
     if (given.size() < scratch) return fail(Code::kInternal, "no scratch");
     // A slot being read holds nothing that anyone may still look at.
     std::memset(slot.data(), 0xee, slot.size());
-    uint64_t delay = 0;
-    bool broken = false;
-    {
-      std::lock_guard lock(mutex_);
-      if (most_delay_us > 0) delay = random_() % most_delay_us;
-      if (const auto fixed = delays_.find(piece); fixed != delays_.end()) delay = fixed->second;
-      auto broke = failures_.find(piece);
-      if (broke != failures_.end() && broke->second > 0) {
-        --broke->second;
-        broken = true;
-      }
-    }
-    if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
-    if (broken) return fail(Code::kIo, "piece {}: injected", piece);
-    for (uint64_t w = 0; w < slot.size() / 8; ++w) {
-      const uint64_t value = pattern(piece, w);
-      std::memcpy(slot.data() + 8 * w, &value, 8);
-    }
+    const uint64_t us = delay_of(piece);
+    if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+    if (breaks(piece, true)) return fail(Code::kIo, "piece {}: injected", piece);
+    fill(piece, slot);
     ++reads_[piece];
     return table_.pieces[piece].bytes;
   }
 
   std::string mode() const override { return "fake"; }
+  WholePieces* whole() override { return as_files_ ? this : nullptr; }
+  Copies& copies() override { return *copies_; }
+
+  Expected<Place> begin(uint32_t piece) override {
+    const uint64_t bytes = table_.pieces[piece].bytes;
+    MILLRACE_ASSIGN(auto lease, copies_->begin(0, bytes, offsets_[piece] + bytes));
+    return Place{std::move(lease), offsets_[piece], bytes};
+  }
+  Status end(uint32_t piece, const Place& place, Status read, std::span<std::byte>) override {
+    copies_->end(place.lease, read ? nullptr : &read.error());
+    if (!read) return with_context("injected", std::move(read.error()));
+    ++reads_[piece];
+    return read;
+  }
+  int64_t finished(const std::string&, uint64_t offset, std::span<std::byte> to, int64_t got,
+                   std::chrono::microseconds* delay) override {
+    const auto piece = static_cast<uint32_t>(
+        std::upper_bound(offsets_.begin(), offsets_.end(), offset) - offsets_.begin() - 1);
+    *delay = std::chrono::microseconds(delay_of(piece));
+    // Both tries of the read that is to fail.
+    if (!breaks(piece, ++tries_[piece] % 2 == 0)) {
+      tries_[piece] = 0;
+      return got;
+    }
+    std::memset(to.data(), 0xee, to.size());
+    return -EIO;
+  }
 
   void fail_next(uint32_t piece, uint32_t times) {
     std::lock_guard lock(mutex_);
@@ -129,12 +155,54 @@ class FakeReader : public PieceReader {
   uint64_t most_delay_us = 0;
 
  private:
+  static void fill(uint32_t piece, std::span<std::byte> slot) {
+    for (uint64_t w = 0; w < slot.size() / 8; ++w) {
+      const uint64_t value = pattern(piece, w);
+      std::memcpy(slot.data() + 8 * w, &value, 8);
+    }
+  }
+  void write_file() {
+    memory_ = ::memfd_create("pieces", MFD_CLOEXEC);
+    uint64_t at = 0;
+    for (uint32_t p = 0; p < table_.pieces.size(); ++p) {
+      std::vector<std::byte> bytes(table_.pieces[p].bytes);
+      fill(p, bytes);
+      offsets_.push_back(at);
+      if (::pwrite(memory_, bytes.data(), bytes.size(), static_cast<off_t>(at)) !=
+          static_cast<ssize_t>(bytes.size()))
+        std::abort();
+      at += bytes.size();
+    }
+    tries_.resize(table_.pieces.size());
+    auto made =
+        Copies::open({{fmt::format("/proc/self/fd/{}", memory_)}}, io::Mode::kBuffered, this);
+    if (!made) std::abort();
+    copies_ = std::move(*made);
+  }
+  uint64_t delay_of(uint32_t piece) {
+    std::lock_guard lock(mutex_);
+    if (const auto fixed = delays_.find(piece); fixed != delays_.end()) return fixed->second;
+    return most_delay_us > 0 ? random_() % most_delay_us : 0;
+  }
+  bool breaks(uint32_t piece, bool last) {
+    std::lock_guard lock(mutex_);
+    const auto broke = failures_.find(piece);
+    if (broke == failures_.end() || broke->second == 0) return false;
+    if (last) --broke->second;
+    return true;
+  }
+
   const format::PieceTable& table_;
   std::vector<std::atomic<uint32_t>> reads_;
   std::mutex mutex_;
   std::map<uint32_t, uint32_t> failures_;
   std::map<uint32_t, uint64_t> delays_;
   std::mt19937_64 random_{7};
+  const bool as_files_;
+  int memory_ = -1;
+  std::vector<uint64_t> offsets_;
+  std::vector<uint32_t> tries_;
+  std::unique_ptr<Copies> copies_;
 };
 
 }  // namespace millrace::stream

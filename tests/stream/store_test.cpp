@@ -7,24 +7,40 @@
 #include <random>
 
 #include "fakes.h"
+#include "io/uring.h"
 
 namespace millrace::stream {
 namespace {
 
 using format::PieceKind;
 
+// The backend of the present test: every test of a store is run with each.
+BackendKind tested = BackendKind::kPread;
+
+std::string backend_name(BackendKind kind) {
+  return kind == BackendKind::kUring ? "uring" : "pread";
+}
+
 // A store over a fake reader, and a consumer that checks every byte it is given.
 struct Rig {
   Rig(const Shape& shape, Demand wanted, unsigned io_threads = 2)
-      : table(make_table(shape)), demand(wanted), reader(table), threads(io_threads) {}
+      : table(make_table(shape)),
+        demand(wanted),
+        reader(table, tested == BackendKind::kUring),
+        threads(io_threads) {}
 
   void open(uint64_t budget, PolicyKind policy = kDefaultPolicy) {
     auto planned = plan_residency(table, budget, demand);
     ASSERT_TRUE(planned) << planned.error().message;
-    auto made =
-        PieceStore::create(table, std::move(*planned), reader, ledger, {threads, true, policy});
+    StoreOptions options;
+    options.io_threads = threads;
+    options.policy = policy;
+    options.backend = tested;
+    auto made = PieceStore::create(table, std::move(*planned), reader, ledger, options);
     ASSERT_TRUE(made) << made.error().message;
     store = std::move(*made);
+    const bool uring = store->reading().find("io_uring, ") == 0;
+    ASSERT_EQ(uring, tested == BackendKind::kUring) << store->reading();
   }
   uint64_t smallest() const {
     return plan_residency(table, uint64_t{1} << 40, demand)->smallest_budget;
@@ -72,7 +88,19 @@ struct Rig {
   std::unique_ptr<PieceStore> store;
 };
 
-TEST(Store, LedgerHoldsArenaAndScratch) {
+class Store : public testing::TestWithParam<BackendKind> {
+ protected:
+  void SetUp() override {
+    tested = GetParam();
+    if (tested != BackendKind::kUring) return;
+    if (const std::string why = io::why_no_io_uring(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Store, testing::Values(BackendKind::kPread, BackendKind::kUring),
+                         [](const auto& kind) { return backend_name(kind.param); });
+
+TEST_P(Store, LedgerHoldsArenaAndScratch) {
   Rig rig({}, {0, false}, 3);
   rig.reader.scratch = 5000;
   rig.open(rig.full());
@@ -88,7 +116,7 @@ TEST(Store, LedgerHoldsArenaAndScratch) {
   EXPECT_EQ(small.free(), small.ceiling());
 }
 
-TEST(Store, EverythingResidentIsReadOnce) {
+TEST_P(Store, EverythingResidentIsReadOnce) {
   Rig rig({.layers = 6}, {0, true});
   rig.open(rig.full());
   uint64_t last = 0, total = 0;
@@ -107,7 +135,7 @@ TEST(Store, EverythingResidentIsReadOnce) {
   EXPECT_EQ(stats.scan_hits, 3 * rig.store->plan().scan.size());
 }
 
-TEST(Store, PinnedPiecesAreReadOnFirstUse) {
+TEST_P(Store, PinnedPiecesAreReadOnFirstUse) {
   Rig rig({.layers = 6}, {0, false});
   rig.open(rig.full());
   for (int i = 0; i < 2; ++i) rig.pass();
@@ -115,7 +143,7 @@ TEST(Store, PinnedPiecesAreReadOnFirstUse) {
 }
 
 // With k pieces resident, a pass reads the other n - k exactly once.
-TEST(Store, CyclicScanReadsWhatIsMissingOncePerPass) {
+TEST_P(Store, CyclicScanReadsWhatIsMissingOncePerPass) {
   Rig rig({.layers = 12, .embeddings = 1, .heads = 4}, {0, false});
   for (uint64_t budget = rig.smallest(); budget <= rig.full(); budget += rig.full() / 17) {
     rig.open(budget);
@@ -139,7 +167,7 @@ TEST(Store, CyclicScanReadsWhatIsMissingOncePerPass) {
   }
 }
 
-TEST(Store, ScanCountsAreExact) {
+TEST_P(Store, ScanCountsAreExact) {
   // One class streams: 20 equal pieces, slots for 8 of them.
   Rig rig({.layers = 20, .embeddings = 1, .heads = 1}, {0, false});
   const uint64_t budget = rig.full() - 12 * 5 * kKiB4;
@@ -158,7 +186,7 @@ TEST(Store, ScanCountsAreExact) {
   }
 }
 
-TEST(Store, ReadsAheadWhileTheConsumerWorks) {
+TEST_P(Store, ReadsAheadWhileTheConsumerWorks) {
   Rig rig({.layers = 12, .embeddings = 1, .heads = 1}, {0, false}, 2);
   rig.open(rig.full() - 6 * 5 * kKiB4);
   ASSERT_TRUE(rig.store->load_pinned({}));
@@ -172,7 +200,7 @@ TEST(Store, ReadsAheadWhileTheConsumerWorks) {
   EXPECT_LE(rig.store->stats().scan_misses, misses + 1);
 }
 
-TEST(Store, CutShortScansNeitherHangNorThrash) {
+TEST_P(Store, CutShortScansNeitherHangNorThrash) {
   Rig rig({.layers = 10, .embeddings = 1, .heads = 6}, {0, false});
   rig.open(rig.smallest() + 60 * kKiB4);
   ASSERT_TRUE(rig.store->load_pinned({}));
@@ -191,7 +219,7 @@ TEST(Store, CutShortScansNeitherHangNorThrash) {
   rig.pass();
 }
 
-TEST(Store, TiedEmbeddingIsLookedUpAndScanned) {
+TEST_P(Store, TiedEmbeddingIsLookedUpAndScanned) {
   Rig rig({.layers = 6, .embeddings = 8, .heads = 0}, {0, true});
   rig.open(rig.smallest() + 30 * kKiB4);
   ASSERT_TRUE(rig.store->load_pinned({}));
@@ -210,7 +238,7 @@ TEST(Store, TiedEmbeddingIsLookedUpAndScanned) {
   rig.pass();
 }
 
-TEST(Store, ExpertsGoAsThePolicySays) {
+TEST_P(Store, ExpertsGoAsThePolicySays) {
   Rig rig({.layers = 1, .experts = 8}, {4, false});
   rig.open(rig.smallest(), PolicyKind::kLru);
   ASSERT_TRUE(rig.store->load_pinned({}));
@@ -227,7 +255,7 @@ TEST(Store, ExpertsGoAsThePolicySays) {
   EXPECT_EQ(rig.store->stats().expert_misses, 6u);
 }
 
-TEST(Store, HitsComeWhileMissesLoad) {
+TEST_P(Store, HitsComeWhileMissesLoad) {
   Rig rig({.layers = 1, .experts = 8}, {4, false});
   rig.open(rig.smallest());
   rig.fire(rig.experts(0, {2, 5}));
@@ -238,7 +266,7 @@ TEST(Store, HitsComeWhileMissesLoad) {
   EXPECT_GE(rig.store->stats().stall_ns, 25'000'000u);
 }
 
-TEST(Store, MoreFiredThanSlotsGoInWaves) {
+TEST_P(Store, MoreFiredThanSlotsGoInWaves) {
   Rig rig({.layers = 2, .experts = 16}, {3, false});
   rig.reader.most_delay_us = 300;
   rig.open(rig.smallest());
@@ -253,7 +281,7 @@ TEST(Store, MoreFiredThanSlotsGoInWaves) {
   }
 }
 
-TEST(Store, FiredPiecesInHandAreNeverTaken) {
+TEST_P(Store, FiredPiecesInHandAreNeverTaken) {
   Rig rig({.layers = 1, .experts = 16}, {4, false});
   rig.open(rig.smallest());
   std::vector<uint32_t> all;
@@ -278,7 +306,7 @@ TEST(Store, FiredPiecesInHandAreNeverTaken) {
   for (const auto& h : held) rig.store->release(h.piece);
 }
 
-TEST(Store, HoldingEverySlotIsAnErrorNotAHang) {
+TEST_P(Store, HoldingEverySlotIsAnErrorNotAHang) {
   Rig rig({.layers = 3, .experts = 8}, {2, false});
   rig.open(rig.smallest());
   rig.store->begin_fired(rig.experts(0, {0, 1, 2}));
@@ -297,7 +325,7 @@ TEST(Store, HoldingEverySlotIsAnErrorNotAHang) {
   rig.use(scan[2]);
 }
 
-TEST(Store, FailedReadsReachOnlyTheirConsumer) {
+TEST_P(Store, FailedReadsReachOnlyTheirConsumer) {
   Rig rig({.layers = 6, .experts = 8}, {2, false});
   rig.open(rig.smallest());
   const auto scan = rig.store->plan().scan;
@@ -334,7 +362,7 @@ TEST(Store, FailedReadsReachOnlyTheirConsumer) {
   rig.pass();
 }
 
-TEST(Store, LoadPinnedReportsTheFirstError) {
+TEST_P(Store, LoadPinnedReportsTheFirstError) {
   Rig rig({.layers = 12}, {0, false});
   rig.open(rig.full());
   rig.reader.fail_next(9, 1);
@@ -344,7 +372,7 @@ TEST(Store, LoadPinnedReportsTheFirstError) {
   EXPECT_EQ(rig.reader.reads(9), 1u);
 }
 
-TEST(Store, EndsWithReadsInFlight) {
+TEST_P(Store, EndsWithReadsInFlight) {
   for (int i = 0; i < 20; ++i) {
     Rig rig({.layers = 2, .experts = 16}, {8, false}, 3);
     rig.reader.most_delay_us = 2000;
@@ -361,10 +389,17 @@ TEST(Store, EndsWithReadsInFlight) {
 
 // Everything at once: look-ups, cut-short scans, fired sets of any size, several pieces in hand,
 // failing reads.
-class StoreStress : public testing::TestWithParam<uint32_t> {};
+class StoreStress : public testing::TestWithParam<std::tuple<uint32_t, BackendKind>> {
+ protected:
+  void SetUp() override {
+    tested = std::get<1>(GetParam());
+    if (tested != BackendKind::kUring) return;
+    if (const std::string why = io::why_no_io_uring(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
 
 TEST_P(StoreStress, EveryByteIsRight) {
-  std::mt19937 random(GetParam());
+  std::mt19937 random(std::get<0>(GetParam()));
   const auto pick = [&](uint32_t low, uint32_t high) {
     return low + static_cast<uint32_t>(random()) % (high - low + 1);
   };
@@ -438,7 +473,14 @@ TEST_P(StoreStress, EveryByteIsRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, StoreStress, testing::Range(0u, 60u));
+INSTANTIATE_TEST_SUITE_P(Seeds, StoreStress,
+                         testing::Combine(testing::Range(0u, 60u),
+                                          testing::Values(BackendKind::kPread,
+                                                          BackendKind::kUring)),
+                         [](const auto& of) {
+                           return fmt::format("{}_{}", backend_name(std::get<1>(of.param)),
+                                              std::get<0>(of.param));
+                         });
 
 }  // namespace
 }  // namespace millrace::stream
