@@ -21,8 +21,9 @@ Status KvShape::check(const ModelSpec& spec, kernels::KvType type) {
     if (layer.mla && type == kernels::KvType::kQ4) {
       return fail(
           Code::kUnsupported,
-          "a q4 KV cache is not kept for latent attention (layer {}): keys and values of all "
-          "{} heads come out of one latent, and four bits of it lose too much; use --kv q8",
+          "a q4 KV cache is not kept for latent attention (layer {}): all {} heads read keys and "
+          "values out of one latent, and no model has shown that four bits of it suffice; use "
+          "--kv q8",
           i, layer.mla->heads);
     }
     if (dim > kernels::kMostTurned) {
