@@ -38,6 +38,11 @@ enum class IoBackend : uint8_t { kAuto, kPread, kUring };
 namespace io {
 class ReadHook;
 }
+enum class HugePages : uint8_t {
+  kAuto,  // transparent ones, where the kernel gives them
+  kOff,
+  kOn,  // explicit ones (vm.nr_hugepages) if any are free, else as kAuto
+};
 
 struct EngineOptions {
   std::string model;               // a packed folder, a Hugging Face folder, or a .gguf
@@ -55,6 +60,10 @@ struct EngineOptions {
   unsigned io_threads = 0;                  // reads in flight; 0: chosen
   bool verify_reads = false;  // check the hash at every read, not only at the first of each piece
   std::vector<std::string> mirrors;  // folders with copies of the model's files, read beside it
+  HugePages huge_pages = HugePages::kAuto;  // of the weights arena
+  bool mlock = false;                       // keep the weights arena from being swapped out
+  bool relieve = true;            // give weights' memory back while the system is short of memory
+  std::string system_root = "/";  // where proc and sys tell about that: another folder in tests
   std::string kernels;  // at most this instruction set ("scalar", "avx2"), for checking; empty: any
   std::string policy;   // which expert gives way to another: one of policies(); empty: the default
   std::string trace;    // a file to record which experts fire, for replay(); empty: none
@@ -114,6 +123,19 @@ struct MemoryReport {
   uint64_t activations = 0;
   uint64_t process = 0;   // reserved for code, tokenizer, tables
   uint64_t peak_rss = 0;  // VmHWM
+  std::string error;      // why the last change of limits could not be made; empty: it was, or none
+  uint64_t changes = 0;   // of limits, or because of pressure, so far
+  double longest_change_s = 0;  // and how long the longest of them held up a step
+};
+
+// What was given back because memory ran short (EngineOptions::relieve).
+struct PressureReport {
+  std::string watching;        // which signs of the kernel; "nothing: ..." where there are none
+  uint64_t warnings = 0;       // times memory was given back because the kernel warned
+  uint64_t criticals = 0;      // and because it was at a standstill
+  uint64_t bytes_shed = 0;     // of weights, in all
+  uint64_t given_up = 0;       // of weights now; it comes back when memory is there again
+  uint64_t cache_dropped = 0;  // bytes of the model's files that the page cache was asked to drop
 };
 
 struct IoReport {
@@ -236,7 +258,17 @@ class Engine {
   Expected<std::vector<double>> time_steps(const StepShape& shape, uint32_t repeats,
                                            uint64_t seed = 0);
 
+  // Other limits while the engine runs; none: as in EngineOptions. Any thread may ask, between steps
+  // or during one. What cannot run is refused at once, with the least that does, and changes nothing.
+  // The rest takes effect at the next step boundary (the next call of step(), generate(), score() or
+  // time_steps(), or the next step in one): weights are given up by policy and their memory goes back
+  // to the system, or more of them stay. Requests go on, and their output is the same bytes. KV and
+  // buffers keep the size they were opened with.
+  Status set_memory(std::optional<uint64_t> bytes);
+  Status set_budget(std::optional<uint64_t> bytes);
+
   MemoryReport memory() const;
+  PressureReport pressure() const;
   IoReport io() const;
   // Ends the traces; an error when not all was written. Without one: nothing.
   Status finish_trace();

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "api/budget.h"
 #include "api/sizing.h"
 #include "base/numa.h"
 #include "base/status.h"
@@ -39,6 +40,7 @@ struct Engine::Impl {
   std::unique_ptr<Threads> threads;
   std::unique_ptr<model::Forward> forward;
   std::unique_ptr<decode::Scheduler> scheduler;
+  std::unique_ptr<BudgetControl> budget;
   std::unique_ptr<stream::TraceWriter> trace;
   std::map<std::string, std::string> choices;
   double load_s = 0;
@@ -58,6 +60,8 @@ const Plan& Engine::plan() const { return impl_->sizing.plan; }
 std::map<std::string, std::string> Engine::choices() const {
   auto choices = impl_->choices;
   if (impl_->model->info().experts > 0) choices["prefetch"] = impl_->store->prefetch_choice();
+  const Sizing& sizing = impl_->sizing;  // these may have changed since
+  choices["ceiling"] = fmt::format("{} bytes: {}", sizing.plan.ceiling, sizing.ceiling_source);
   return choices;
 }
 
@@ -149,6 +153,11 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   // Bounce buffers of models in place were sized with all else; packed ones need none.
   store_options.io_threads = m.packed ? options.io_threads : sizing.io_threads;
   store_options.backend = backend_kind(options.io_backend);
+  store_options.arena.lock = options.mlock;
+  store_options.arena.huge_pages = options.huge_pages == HugePages::kOff ? stream::HugePages::kOff
+                                   : options.huge_pages == HugePages::kOn
+                                       ? stream::HugePages::kOn
+                                       : stream::HugePages::kAuto;
   if (!options.policy.empty()) {
     MILLRACE_ASSIGN(store_options.policy, stream::find_policy(options.policy));
   }
@@ -193,6 +202,11 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   so.allowed = m.tokenizer ? std::min(m.spec.vocab, m.tokenizer->vocab_size()) : m.spec.vocab;
   impl->scheduler = std::make_unique<decode::Scheduler>(
       *impl->forward, *impl->kv, m.tokenizer ? &*m.tokenizer : nullptr, m.stops, so);
+  impl->budget = std::make_unique<BudgetControl>(
+      m, options, sizing, *impl->ledger, *impl->store, impl->reader->mode() == "buffered",
+      options.relieve ? stream::PressureMonitor::create(
+                            {.root = options.system_root, .triggers = options.system_root == "/"})
+                      : nullptr);
   impl->load_s = seconds_since(start);
 
   auto& c = impl->choices;
@@ -209,17 +223,19 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   c["source"] = m.packed ? "packed" : "in place";
   c["policy"] =
       fmt::format("experts {}, scan cyclic with read-ahead", stream::name(store_options.policy));
-  c["ceiling"] = fmt::format("{} bytes from {}", sizing.plan.ceiling, sizing.ceiling_source);
+  c["huge pages"] = impl->store->pages();
+  c["pressure"] = impl->budget->pressure().watching;
   c["context"] = std::to_string(sizing.plan.context);
   c["prefill_chunk"] = fmt::format("{}: {}", sizing.plan.prefill_chunk, sizing.plan.prefill_why);
   c["drafter"] = "none";
   if (!m.audit.dropped.empty())
     c["dropped_tensors"] = fmt::format("{}", fmt::join(m.audit.dropped, ", "));
+  std::unique_ptr<Engine> engine(new Engine(std::move(impl)));
   if (options.log) {
-    for (const auto& [key, value] : c) options.log(key + ": " + value);
+    for (const auto& [key, value] : engine->choices()) options.log(key + ": " + value);
   }
-  impl->pass_on_notes();
-  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+  engine->impl_->pass_on_notes();
+  return engine;
 }
 
 Expected<uint64_t> Engine::submit(Request request) {
@@ -232,10 +248,19 @@ Expected<uint64_t> Engine::submit(Request request) {
 void Engine::cancel(uint64_t request) { impl_->scheduler->cancel(request); }
 
 Expected<bool> Engine::step(const std::function<void(const Event&)>& on_event) {
+  impl_->budget->at_boundary();
   auto more = impl_->scheduler->step(on_event);
   impl_->pass_on_notes();
   return more;
 }
+
+Status Engine::set_memory(std::optional<uint64_t> bytes) {
+  return impl_->budget->set_memory(bytes);
+}
+Status Engine::set_budget(std::optional<uint64_t> bytes) {
+  return impl_->budget->set_budget(bytes);
+}
+PressureReport Engine::pressure() const { return impl_->budget->pressure(); }
 
 Expected<Engine::Completion> Engine::generate(Request request,
                                               const std::function<bool(const Event&)>& on_event) {
@@ -277,11 +302,13 @@ Expected<Engine::Completion> Engine::generate(Request request,
 
 Status Engine::score(const std::vector<Token>& ids,
                      const std::function<void(uint32_t, const float*)>& on_row, TieOrder ties) {
+  impl_->budget->at_boundary();
   return impl_->scheduler->score(ids, on_row, ties);
 }
 
 Expected<std::vector<double>> Engine::time_steps(const StepShape& shape, uint32_t repeats,
                                                  uint64_t seed) {
+  impl_->budget->at_boundary();
   const Sizing& sizing = impl_->sizing;
   const decode::TimerLimits limits = {
       .context = sizing.plan.context,
@@ -302,6 +329,7 @@ MemoryReport Engine::memory() const {
   report.activations = ledger.held(stream::Use::kActivations);
   report.process = ledger.held(stream::Use::kProcess) + ledger.held(stream::Use::kIo);
   report.peak_rss = stream::peak_rss();
+  impl_->budget->report(&report);
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "base/status.h"
 #include "format/piece_fill.h"
+#include "stream/arena.h"
 #include "stream/ledger.h"
 
 namespace millrace {
@@ -99,6 +100,36 @@ Expected<kernels::KvType> kv_type_of(const EngineOptions& options, const model::
 
 }  // namespace
 
+void describe_residency(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits,
+                        Plan* plan) {
+  plan->kinds.clear();
+  plan->total_bytes = 0;
+  plan->bytes_per_token = plan->touched_per_token = 0;
+  if (fits) {
+    const Traffic traffic = pass_traffic(model, residency, 1);
+    plan->touched_per_token = traffic.touched;
+    plan->bytes_per_token = traffic.read;
+  }
+  describe_kinds(model, residency, fits, plan);
+}
+
+Expected<Ceiling> derive_ceiling(const std::optional<uint64_t>& memory) {
+  if (memory) return Ceiling{*memory, "--memory"};
+  MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
+  const uint64_t reserve = std::min(kSystemReserve, limit.bytes / 8);
+  const uint64_t most = limit.bytes - reserve;
+  // What we hold ourselves is not available to others, and still ours.
+  const uint64_t now = std::max(limit.available + stream::current_rss(), limit.bytes / 4);
+  const uint64_t bytes = std::min(most, now);
+  const auto mib = [](uint64_t b) { return b / kMiB; };
+  std::string source = now < most
+                           ? fmt::format("{} MiB available now of {} MiB ({})",
+                                         mib(limit.available), mib(limit.bytes), limit.source)
+                           : fmt::format("{} MiB ({}) less {} MiB for others", mib(limit.bytes),
+                                         limit.source, mib(reserve));
+  return Ceiling{bytes, std::move(source)};
+}
+
 Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& options) {
   Sizing s;
   Plan& plan = s.plan;
@@ -108,16 +139,9 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   plan.parameters = model.info.parameters;
   const uint32_t requests = std::max(1u, options.max_requests);
 
-  MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
-  if (options.memory) {
-    plan.ceiling = *options.memory;
-    s.ceiling_source = "--memory";
-  } else {
-    const uint64_t reserve = std::min(kSystemReserve, limit.bytes / 8);
-    plan.ceiling = std::min(limit.bytes - reserve,
-                            std::max(limit.available + stream::current_rss(), limit.bytes / 4));
-    s.ceiling_source = limit.source;
-  }
+  MILLRACE_ASSIGN(const Ceiling ceiling, derive_ceiling(options.memory));
+  plan.ceiling = ceiling.bytes;
+  s.ceiling_source = ceiling.source;
   plan.process_bytes = stream::current_rss() + kProcessSlack;
   s.io_threads = options.io_threads ? options.io_threads : 4;
   MILLRACE_ASSIGN(const uint64_t scratch, reader_scratch(model));
@@ -147,7 +171,7 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   chunk = std::min(chunk, context);
   while (!options.prefill_chunk && chunk > 16 && buffer_bytes() > plan.ceiling / 10) chunk /= 2;
 
-  stream::Demand demand;
+  stream::Demand& demand = s.demand;
   demand.tied_head = spec.tied;
   for (const auto& layer : spec.layers) {
     if (layer.ffn.moe)
@@ -183,7 +207,11 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   plan.smallest_memory = round_up(fixed_bytes() + whole.smallest_budget, kMiB) + kSmallestMargin;
   context = chosen_context, chunk = chosen_chunk;
 
+  // Explicit huge pages are whole: each class of slots may end in one that is used in part.
+  const uint64_t rounding =
+      options.huge_pages == HugePages::kOn ? whole.classes.size() * stream::Arena::kHugePage : 0;
   const auto budget_beside = [&](uint64_t fixed) {
+    fixed += rounding;
     const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
     return std::min(options.budget.value_or(UINT64_MAX), left);
   };
@@ -219,9 +247,6 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
     s.residency = std::move(*residency);
     plan.fits = true;
     plan.budget = std::min(plan.budget, s.residency.arena_bytes);
-    const Traffic traffic = pass_traffic(model, s.residency, 1);
-    plan.touched_per_token = traffic.touched;
-    plan.bytes_per_token = traffic.read;
   } else if (residency.error().code != Code::kNoMemory) {
     return tl::make_unexpected(residency.error());
   } else if (options.budget && *options.budget < whole.smallest_budget) {
@@ -237,7 +262,7 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
         plan.ceiling, s.ceiling_source, left, plan.process_bytes, plan.kv_bytes,
         plan.activation_bytes + s.io_scratch, whole.smallest_budget, plan.smallest_memory);
   }
-  describe_kinds(model, s.residency, plan.fits, &plan);
+  describe_residency(model, s.residency, plan.fits, &plan);
   return s;
 }
 

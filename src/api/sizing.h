@@ -11,12 +11,24 @@ namespace millrace {
 struct Sizing {
   Plan plan;                        // for people
   stream::ResidencyPlan residency;  // valid when plan.fits
+  stream::Demand demand;
   model::KvShape kv;
   model::ForwardOptions forward;
   uint64_t io_scratch = 0;  // bytes of the readers' bounce buffers
   unsigned io_threads = 4;
   std::string ceiling_source;  // "physical memory", "cgroup ...", "--memory"
 };
+
+struct Ceiling {
+  uint64_t bytes = 0;
+  std::string source;
+};
+// --memory, or what the machine and every cgroup above us leave now.
+Expected<Ceiling> derive_ceiling(const std::optional<uint64_t>& memory);
+
+// Writes a residency into the plan: what of each kind is in memory, what a token reads.
+void describe_residency(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits,
+                        Plan* plan);
 
 // Never fails because of memory: then plan.fits is false and plan.why says what is missing.
 Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& options);

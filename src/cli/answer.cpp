@@ -107,6 +107,13 @@ std::string answer_report(const Engine& engine, const Answer& answer) {
                    "under a ceiling of {}",
                    size(memory.arena), size(engine.plan().total_bytes), size(memory.kv),
                    size(memory.activations), size(memory.peak_rss), size(memory.ceiling)));
+  const PressureReport pressure = engine.pressure();
+  if (pressure.warnings + pressure.criticals > 0)
+    line("pressure",
+         fmt::format("memory ran short: {} warnings, {} standstills; {} of weights given back, {} "
+                     "of the page cache; {} of weights not taken again yet",
+                     pressure.warnings, pressure.criticals, size(pressure.bytes_shed),
+                     size(pressure.cache_dropped), size(pressure.given_up)));
   return text;
 }
 
@@ -114,6 +121,7 @@ nlohmann::ordered_json answer_json(const Engine& engine, const Answer& answer) {
   const Engine::Completion& done = answer.completion;
   const Timings& time = done.timings;
   const MemoryReport memory = engine.memory();
+  const PressureReport pressure = engine.pressure();
   const IoReport& io = answer.after;
   return {
       {"model", engine.model().info().name},
@@ -134,7 +142,16 @@ nlohmann::ordered_json answer_json(const Engine& engine, const Answer& answer) {
         {"kv", memory.kv},
         {"activations", memory.activations},
         {"process", memory.process},
-        {"peak_rss", memory.peak_rss}}},
+        {"peak_rss", memory.peak_rss},
+        {"changes", memory.changes},
+        {"longest_change_s", memory.longest_change_s}}},
+      {"pressure",
+       {{"watching", pressure.watching},
+        {"warnings", pressure.warnings},
+        {"criticals", pressure.criticals},
+        {"bytes_shed", pressure.bytes_shed},
+        {"given_up", pressure.given_up},
+        {"cache_dropped", pressure.cache_dropped}}},
       {"io",
        {{"mode", io.mode},
         {"bytes_read", io.bytes_read},

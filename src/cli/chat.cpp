@@ -11,14 +11,17 @@
 #include "cli/answer.h"
 #include "cli/interrupt.h"
 #include "cli/run.h"
+#include "cli/size.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "  /reset  forget the conversation\n"
-    "  /help   this list\n"
-    "  /exit   leave (so does Ctrl-D)\n"
+    "  /reset        forget the conversation\n"
+    "  /memory SIZE  another ceiling for the process, as --memory; auto: as it was started\n"
+    "  /budget SIZE  another bound for weights, as --budget\n"
+    "  /help         this list\n"
+    "  /exit         leave (so does Ctrl-D)\n"
     "  Ctrl-C stops an answer; at the prompt, or a second time, it leaves\n";
 
 void note(std::string_view text) {
@@ -71,6 +74,47 @@ std::vector<Message> opening(const RunOptions& options) {
   return {{"system", options.system}};
 }
 
+// "/memory 2G": the rest of a line that begins with this command.
+std::optional<std::string> argument_of(const std::string& line, std::string_view command) {
+  if (!line.starts_with(command)) return std::nullopt;
+  const std::string rest = line.substr(command.size());
+  const size_t first = rest.find_first_not_of(" \t");
+  if (first == std::string::npos) return std::string();
+  if (first == 0) return std::nullopt;  // "/memoryless"
+  return rest.substr(first, rest.find_last_not_of(" \t") - first + 1);
+}
+
+// True when the line was a command about memory; what came of it is printed.
+bool change_limits(const std::string& line, Engine& engine) {
+  const auto memory = argument_of(line, "/memory");
+  const auto budget = argument_of(line, "/budget");
+  if (!memory && !budget) return false;
+  const std::string& text = memory ? *memory : *budget;
+  std::optional<uint64_t> bytes;
+  if (!text.empty() && text != "auto") {
+    const auto size = parse_size(text);
+    if (!size) {
+      spdlog::error("{}", size.error().message);
+      return true;
+    }
+    bytes = *size;
+  }
+  if (!text.empty()) {
+    const Status asked = memory ? engine.set_memory(bytes) : engine.set_budget(bytes);
+    if (!asked) {
+      spdlog::error("{}", asked.error().message);
+      return true;
+    }
+    (void)engine.step([](const Event&) {});  // nothing runs: this only brings the limits into force
+  }
+  const MemoryReport report = engine.memory();
+  if (!report.error.empty()) spdlog::error("{}", report.error);
+  const auto size = [](uint64_t b) { return format_size(static_cast<double>(b)); };
+  note(fmt::format("{} for weights under a ceiling of {}\n", size(report.arena),
+                   size(report.ceiling)));
+  return true;
+}
+
 }  // namespace
 
 int chat_session(const Cli& cli, const RunOptions& options, Engine& engine) {
@@ -96,6 +140,7 @@ int chat_session(const Cli& cli, const RunOptions& options, Engine& engine) {
       messages = opening(options);
       continue;
     }
+    if (change_limits(*line, engine)) continue;
     messages.push_back({"user", *line});
     auto ids = chat_prompt(engine.model(), messages);
     if (!ids) return cli.report(ids.error());

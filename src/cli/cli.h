@@ -52,5 +52,6 @@ void add_families(CLI::App& app, Cli& cli);
 void add_replay(CLI::App& app, Cli& cli);
 void add_bench(CLI::App& app, Cli& cli);
 void add_doctor(CLI::App& app, Cli& cli);
+void add_soak(CLI::App& app, Cli& cli);
 
 }  // namespace millrace::cli

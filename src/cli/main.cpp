@@ -95,6 +95,7 @@ int run_main(int argc, char** argv) {
   add_tokenize(app, cli);
   add_check(app, cli);
   add_families(app, cli);
+  add_soak(app, cli);
 
   set_up_log(cli);
   if (argc == 1) {

@@ -94,6 +94,18 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
   app.add_flag("--verify-reads", options.verify_reads,
                "Check the hash at every read, not only at the first of each piece (packed models)")
       ->group(kGroup);
+  add_choice<HugePages>(
+      app, "--huge-pages", options.huge_pages,
+      {{"auto", HugePages::kAuto}, {"off", HugePages::kOff}, {"on", HugePages::kOn}},
+      "Pages of the weights: auto takes transparent huge ones, on asks for explicit ones")
+      ->group(kGroup)
+      ->default_str("auto");
+  app.add_flag("--mlock", options.mlock, "Keep the weights that are in memory from being swapped")
+      ->group(kGroup);
+  add_choice<bool>(app, "--pressure", options.relieve, {{"auto", true}, {"off", false}},
+                   "While the system runs short of memory: auto gives some of the weights' back")
+      ->group(kGroup)
+      ->default_str("auto");
   std::vector<Choice<std::string>> names;
   for (const std::string& name : policies()) names.push_back({name, name});
   add_choice<std::string>(app, "--policy", options.policy, names,

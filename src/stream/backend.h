@@ -40,8 +40,8 @@ class ReadBackend {
   // outstanding).
   virtual bool reap(ReadResult* result, bool wait) = 0;
 
-  // Memory of slots that is about to be given back to the system or mapped anew: a backend that
-  // keeps pages of it pinned lets go of them before it reads there again.
+  // Memory of slots, none of which is being read into, that is about to be given back to the system
+  // or mapped anew: a backend that keeps pages of it pinned has let go of them on return.
   virtual void forget(std::span<std::byte> memory) { static_cast<void>(memory); }
 
   virtual uint64_t bytes_read() const = 0;   // from the disk, by reads that succeeded

@@ -23,11 +23,16 @@ class Ledger {
   Status reserve(Use use, uint64_t bytes);
   void release(Use use, uint64_t bytes);
 
-  uint64_t ceiling() const { return ceiling_; }
+  // Fails (kNoMemory) when more is held already.
+  Status set_ceiling(uint64_t bytes);
+  uint64_t ceiling() const;
   uint64_t held(Use use) const;
+  uint64_t held() const;  // by all
   uint64_t free() const;
 
  private:
+  uint64_t total() const;
+  std::string holders() const;
   mutable std::mutex mutex_;
   uint64_t ceiling_;
   std::array<uint64_t, kUses> held_{};

@@ -22,6 +22,9 @@ class Links {
   explicit Links(uint32_t pieces) : nodes_(pieces) {}
 
   uint32_t newer(uint32_t piece) const { return nodes_[piece].newer; }
+  void append(const List& list, std::vector<uint32_t>* to) const {
+    for (uint32_t p = list.oldest; p != kNone; p = newer(p)) to->push_back(p);
+  }
   void push(List& list, uint32_t piece) {
     nodes_[piece] = {list.newest, kNone};
     (list.newest == kNone ? list.oldest : nodes_[list.newest].newer) = piece;
@@ -56,6 +59,12 @@ class Lru : public Policy {
       if (may_go(p)) return p;
     return kNone;
   }
+  std::vector<uint32_t> order() const override {
+    std::vector<uint32_t> pieces;
+    pieces.reserve(list_.size);
+    links_.append(list_, &pieces);
+    return pieces;
+  }
 
  private:
   Links links_;
@@ -65,7 +74,7 @@ class Lru : public Policy {
 // The resident pieces, to walk over.
 class ResidentSet {
  public:
-  ResidentSet(uint32_t pieces, uint32_t slots) : at_(pieces, kNone) { list_.reserve(slots + 1); }
+  explicit ResidentSet(uint32_t pieces) : at_(pieces, kNone) { list_.reserve(pieces); }
   void add(uint32_t piece) {
     at_[piece] = static_cast<uint32_t>(list_.size());
     list_.push_back(piece);
@@ -90,6 +99,18 @@ class ResidentSet {
       value = v;
     }
     return least;
+  }
+  // Ascending in worth(piece), equal ones by piece.
+  template <class Worth>
+  std::vector<uint32_t> order(Worth worth) const {
+    std::vector<std::pair<double, uint32_t>> keyed;
+    keyed.reserve(list_.size());
+    for (const uint32_t p : list_) keyed.emplace_back(worth(p), p);
+    std::sort(keyed.begin(), keyed.end());
+    std::vector<uint32_t> pieces;
+    pieces.reserve(keyed.size());
+    for (const auto& [value, p] : keyed) pieces.push_back(p);
+    return pieces;
   }
 
  private:
@@ -124,8 +145,7 @@ class DecayedCounts {
 
 class Lfu : public Policy {
  public:
-  Lfu(uint32_t pieces, uint32_t slots, double half_life)
-      : resident_(pieces, slots), counts_(pieces, half_life) {}
+  Lfu(uint32_t pieces, double half_life) : resident_(pieces), counts_(pieces, half_life) {}
   void admitted(uint32_t piece) override { resident_.add(piece); }
   void used(uint32_t piece) override {
     counts_.use(piece);
@@ -135,6 +155,9 @@ class Lfu : public Policy {
   uint32_t victim(const MayGo& may_go) override {
     return resident_.least(may_go, [this](uint32_t piece) { return counts_.of(piece); });
   }
+  std::vector<uint32_t> order() const override {
+    return resident_.order([this](uint32_t piece) { return counts_.of(piece); });
+  }
 
  private:
   ResidentSet resident_;
@@ -143,11 +166,7 @@ class Lfu : public Policy {
 
 class S3Fifo : public Policy {
  public:
-  S3Fifo(uint32_t pieces, uint32_t slots)
-      : links_(pieces),
-        state_(pieces),
-        most_small_(std::max(1u, slots / 10)),
-        most_ghosts_(slots) {}
+  S3Fifo(uint32_t pieces, uint32_t slots) : links_(pieces), state_(pieces) { resize(slots); }
 
   void admitted(uint32_t piece) override {
     State& s = state_[piece];
@@ -168,11 +187,7 @@ class S3Fifo : public Policy {
       s.where = Where::kNowhere;
       return;
     }
-    if (ghosts_.size == most_ghosts_) {
-      const uint32_t oldest = ghosts_.oldest;
-      links_.remove(ghosts_, oldest);
-      state_[oldest].where = Where::kNowhere;
-    }
+    if (ghosts_.size == most_ghosts_) forget_oldest();
     s.where = Where::kGhost;
     links_.push(ghosts_, piece);
   }
@@ -199,8 +214,28 @@ class S3Fifo : public Policy {
         if (may_go(p)) return p;
     return kNone;
   }
+  std::vector<uint32_t> order() const override {
+    std::vector<uint32_t> pieces;
+    pieces.reserve(small_.size + main_.size);
+    links_.append(small_, &pieces);
+    links_.append(main_, &pieces);
+    // What was not used since it came goes first, as in victim().
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [this](uint32_t a, uint32_t b) { return state_[a].uses < state_[b].uses; });
+    return pieces;
+  }
+  void resize(uint32_t slots) override {
+    most_small_ = std::max(1u, slots / 10);
+    most_ghosts_ = slots;
+    while (ghosts_.size > most_ghosts_) forget_oldest();
+  }
 
  private:
+  void forget_oldest() {
+    const uint32_t oldest = ghosts_.oldest;
+    links_.remove(ghosts_, oldest);
+    state_[oldest].where = Where::kNowhere;
+  }
   enum class Where : uint8_t { kNowhere, kSmall, kMain, kGhost };
   struct State {
     Where where = Where::kNowhere;
@@ -210,7 +245,7 @@ class S3Fifo : public Policy {
   Links links_;
   std::vector<State> state_;
   Links::List small_, main_, ghosts_;
-  uint32_t most_small_, most_ghosts_;
+  uint32_t most_small_ = 1, most_ghosts_ = 0;
 };
 
 // Gives up the piece whose next use is expected last. Passes go through the layers in order, so a
@@ -223,7 +258,7 @@ class NextUse : public Policy {
  public:
   explicit NextUse(PolicyFacts facts)
       : layer_of_(std::move(facts.layer_of)),
-        resident_(static_cast<uint32_t>(layer_of_.size()), facts.slots),
+        resident_(static_cast<uint32_t>(layer_of_.size())),
         fired_(layer_of_.size(), kHalfLife) {
     uint32_t last = 0;
     for (const uint32_t layer : layer_of_) last = std::max(last, layer);
@@ -239,6 +274,9 @@ class NextUse : public Policy {
   void removed(uint32_t piece) override { resident_.remove(piece); }
   uint32_t victim(const MayGo& may_go) override {
     return resident_.least(may_go, [this](uint32_t piece) { return -until_next(piece); });
+  }
+  std::vector<uint32_t> order() const override {
+    return resident_.order([this](uint32_t piece) { return -until_next(piece); });
   }
 
  private:
@@ -281,8 +319,7 @@ std::unique_ptr<Policy> make_policy(PolicyKind kind, PolicyFacts facts) {
     case PolicyKind::kLru:
       return std::make_unique<Lru>(pieces);
     case PolicyKind::kLfu:
-      return std::make_unique<Lfu>(pieces, facts.slots,
-                                   kHalfLife * std::max(1u, facts.used_per_pass));
+      return std::make_unique<Lfu>(pieces, kHalfLife * std::max(1u, facts.used_per_pass));
     case PolicyKind::kS3Fifo:
       return std::make_unique<S3Fifo>(pieces, facts.slots);
     case PolicyKind::kNextUse:

@@ -34,7 +34,7 @@ std::span<const PolicyName> policy_names();
 std::string_view name(PolicyKind kind);
 Expected<PolicyKind> find_policy(std::string_view name);  // the error lists the names
 
-// Used by one thread. Nothing is allocated after creation.
+// Used by one thread. Nothing is allocated while passes run.
 class Policy {
  public:
   using MayGo = std::function<bool(uint32_t piece)>;
@@ -45,6 +45,11 @@ class Policy {
   virtual void removed(uint32_t piece) = 0;   // no longer resident
   // The resident piece to give up, among those that may go; kNone when none may.
   virtual uint32_t victim(const MayGo& may_go) = 0;
+
+  // Between passes, when the number of slots changes; these may allocate.
+  // All resident pieces, the one to give up first in front.
+  virtual std::vector<uint32_t> order() const = 0;
+  virtual void resize(uint32_t slots) { (void)slots; }
 };
 
 // What a policy may know of the pieces. All ids are below layer_of.size().

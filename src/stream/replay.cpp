@@ -55,6 +55,12 @@ class Belady : public Policy {
       if (may_go(it->second)) return it->second;
     return kNone;
   }
+  std::vector<uint32_t> order() const override {
+    std::vector<uint32_t> pieces;
+    pieces.reserve(order_.size());
+    for (auto it = order_.rbegin(); it != order_.rend(); ++it) pieces.push_back(it->second);
+    return pieces;
+  }
 
  private:
   void forget(uint32_t piece) { order_.erase({at_[piece], piece}); }

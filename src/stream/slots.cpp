@@ -26,9 +26,18 @@ PolicyFacts facts_of(const format::PieceTable& table, const ResidencyPlan& plan,
 
 }  // namespace
 
-SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena,
+std::vector<uint64_t> SlotTable::regions(const ResidencyPlan& plan) {
+  std::vector<uint64_t> bytes;
+  bytes.reserve(plan.classes.size());
+  for (const SlotClass& c : plan.classes) bytes.push_back(c.slot_bytes * c.pieces);
+  return bytes;
+}
+
+SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, Arena& arena,
                      PolicyKind policy)
-    : class_of_(plan.class_of), scan_length_(static_cast<uint32_t>(plan.scan.size())) {
+    : arena_(arena),
+      class_of_(plan.class_of),
+      scan_length_(static_cast<uint32_t>(plan.scan.size())) {
   entries_.resize(table.pieces.size());
   for (uint32_t i = 0; i < plan.scan.size(); ++i) {
     PieceEntry& entry = entries_[plan.scan[i]];
@@ -38,30 +47,24 @@ SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan,
   for (const format::Piece& piece : table.pieces) piece_bytes_.push_back(piece.bytes);
 
   classes_.resize(plan.classes.size());
+  slots_.reserve(entries_.size());
+  for (uint32_t p = 0; p < entries_.size(); ++p) classes_[class_of_[p]].pieces.push_back(p);
   for (uint32_t c = 0; c < classes_.size(); ++c) {
     const SlotClass& from = plan.classes[c];
     Class& to = classes_[c];
-    for (uint32_t p = 0; p < entries_.size(); ++p) {
-      if (class_of_[p] != c) continue;
-      to.scanned = entries_[p].scan_at != kNone;
-      if (!plan.pinned[p]) continue;
-      entries_[p].pinned = true;
-      entries_[p].slot = static_cast<uint32_t>(slots_.size());
-      slots_.push_back({arena, p});
-      arena += from.slot_bytes;
-    }
     to.first = static_cast<uint32_t>(slots_.size());
-    to.count = from.shared;
-    to.free.reserve(to.count);
-    for (uint32_t s = 0; s < to.count; ++s) {
-      slots_.push_back({arena, kNone});
-      arena += from.slot_bytes;
+    to.slot_bytes = from.slot_bytes;
+    to.free.reserve(from.pieces);
+    std::byte* data = arena.region(c);
+    for (uint32_t s = 0; s < from.pieces; ++s) {
+      slots_.push_back({data, kNone});
+      data += from.slot_bytes;
     }
-    for (uint32_t s = to.count; s-- > 0;) to.free.push_back(to.first + s);
     // Pieces of an embedding come with the tokens; what was used last is as good a guess as any.
-    if (!to.scanned && to.count > 0)
+    const bool scanned = !to.pieces.empty() && entries_[to.pieces[0]].scan_at != kNone;
+    if (!scanned)
       to.policy = make_policy(from.kind == PieceKind::kExpert ? policy : PolicyKind::kLru,
-                              facts_of(table, plan, to.count));
+                              facts_of(table, plan, from.pinned + from.shared));
   }
 }
 
@@ -94,15 +97,15 @@ void SlotTable::arrived(uint32_t piece) {
   assert(entry.state == PieceState::kReading);
   entry.state = PieceState::kResident;
   Class& c = classes_[class_of_[piece]];
-  if (!entry.pinned && c.policy) c.policy->admitted(piece);
+  if (c.policy) c.policy->admitted(piece);
 }
 
 void SlotTable::drop(uint32_t piece) {
   PieceEntry& entry = entries_[piece];
   assert(entry.state != PieceState::kAbsent && entry.holds == 0);
+  Class& c = classes_[class_of_[piece]];
+  if (entry.state == PieceState::kResident && c.policy) c.policy->removed(piece);
   if (!entry.pinned) {
-    Class& c = classes_[class_of_[piece]];
-    if (entry.state == PieceState::kResident && c.policy) c.policy->removed(piece);
     slots_[entry.slot].piece = kNone;
     c.free.push_back(entry.slot);
     entry.slot = kNone;
@@ -113,7 +116,7 @@ void SlotTable::drop(uint32_t piece) {
 void SlotTable::touch(uint32_t piece) {
   const PieceEntry& entry = entries_[piece];
   Class& c = classes_[class_of_[piece]];
-  if (entry.pinned || !c.policy || entry.state != PieceState::kResident) return;
+  if (!c.policy || entry.state != PieceState::kResident) return;
   c.policy->used(piece);
 }
 
@@ -133,7 +136,7 @@ uint32_t SlotTable::distance(uint32_t piece) const {
 
 bool SlotTable::may_go(uint32_t piece) const {
   const PieceEntry& entry = entries_[piece];
-  return entry.state == PieceState::kResident && entry.holds == 0 && !entry.fired;
+  return entry.state == PieceState::kResident && entry.holds == 0 && !entry.fired && !entry.pinned;
 }
 
 uint32_t SlotTable::victim(Class& c) {

@@ -3,12 +3,16 @@
 //
 // Scanned pieces give up the one whose next use is farthest: the scan is known, so this is Belady's
 // choice. Of experts and an untied embedding a policy chooses.
+//
+// Slots of a class are the front of its region of the arena, so resize() moves no more than it must
+// and what is given up is one range (slots_resize.cpp).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "stream/arena.h"
 #include "stream/policy.h"
 #include "stream/residency.h"
 
@@ -28,8 +32,18 @@ struct PieceEntry {
 
 class SlotTable {
  public:
-  SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, std::byte* arena,
+  // Bytes of each class's region when everything is resident.
+  static std::vector<uint64_t> regions(const ResidencyPlan& plan);
+
+  // Without any slot until resize(). `arena` has those regions and must outlive the table.
+  SlotTable(const format::PieceTable& table, const ResidencyPlan& plan, Arena& arena,
             PolicyKind policy = kDefaultPolicy);
+
+  // Gives every class the slots and the pinned pieces of another plan for the same table. Nothing
+  // may be read or handed out. What has to go is chosen as at any other time; what stays and lies
+  // behind the new end is copied, `most_moved` bytes in all, the rest of it goes. On error (of the
+  // arena, when it grows) nothing has changed.
+  Status resize(const ResidencyPlan& plan, uint64_t most_moved);
 
   PieceEntry& operator[](uint32_t piece) { return entries_[piece]; }
   const PieceEntry& operator[](uint32_t piece) const { return entries_[piece]; }
@@ -50,7 +64,6 @@ class SlotTable {
   // Steps until a scanned piece's next use.
   uint32_t distance(uint32_t piece) const;
 
-  uint32_t slots_of_class(uint32_t c) const { return classes_[c].count; }
   // Calls visit(piece) for the class's pieces that are being read into shared slots, until it
   // returns true.
   template <class Visit>
@@ -58,19 +71,21 @@ class SlotTable {
     const Class& slots = classes_[c];
     for (uint32_t s = slots.first; s < slots.first + slots.count; ++s) {
       const uint32_t piece = slots_[s].piece;
-      if (piece != kNone && entries_[piece].state == PieceState::kReading && visit(piece))
-        return true;
+      if (piece == kNone || entries_[piece].pinned) continue;
+      if (entries_[piece].state == PieceState::kReading && visit(piece)) return true;
     }
     return false;
   }
 
  private:
   struct Class {
-    uint32_t first = 0;  // shared slots: [first, first + count)
+    uint32_t first = 0;  // slots: [first, first + count), those of pinned pieces among them
     uint32_t count = 0;
-    bool scanned = false;
+    uint64_t slot_bytes = 0;
+    std::vector<uint32_t> pieces;
     std::vector<uint32_t> free;
-    std::unique_ptr<Policy> policy;  // of random access classes
+    // Of random access classes. It knows the pinned pieces, too: a smaller budget may unpin them.
+    std::unique_ptr<Policy> policy;
   };
   struct Slot {
     std::byte* data = nullptr;
@@ -79,7 +94,11 @@ class SlotTable {
 
   uint32_t victim(Class& c);
   bool may_go(uint32_t piece) const;
+  void fit(Class& c, const SlotClass& to, const ResidencyPlan& plan, uint64_t* most_moved);
+  std::vector<uint32_t> order(const Class& c) const;
+  void vacate(uint32_t piece);
 
+  Arena& arena_;
   std::vector<uint32_t> class_of_;
   std::vector<uint64_t> piece_bytes_;
   std::vector<PieceEntry> entries_;

@@ -28,6 +28,11 @@ void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
   counter.fetch_add(n, std::memory_order_relaxed);
 }
 
+// Bytes of a class's slots.
+uint64_t committed(const ResidencyPlan& plan, size_t c) {
+  return (uint64_t{plan.classes[c].pinned} + plan.classes[c].shared) * plan.classes[c].slot_bytes;
+}
+
 // Size of the pieces that most streamed bytes come in; 0: everything has a slot of its own.
 uint64_t streamed_piece(const ResidencyPlan& plan) {
   uint64_t most = 0, bytes = 0;
@@ -49,36 +54,41 @@ class Store : public PieceStore {
         ledger_(ledger),
         arena_(std::move(arena)),
         io_bytes_(io_bytes),
-        slots_(table, plan_, arena_.data(), options.policy),
+        slots_(table, plan_, arena_, options.policy),
         prefetch_(std::move(prefetch)),
         clock_(table.pieces.size()),
         timed_(reader, clock_, options.on_read) {
-    uint32_t slot_count = 0;
-    for (const SlotClass& c : plan_.classes) slot_count += c.pinned + c.shared;
     class_blocked_.resize(plan_.classes.size());
-    for (uint32_t p : plan_.scan) unread_pinned_ += plan_.pinned[p];
-    for (const SlotClass& c : plan_.classes) {
-      const bool scanned = c.kind != PieceKind::kExpert && c.kind != PieceKind::kLookup &&
-                           (c.kind != PieceKind::kEmbedding || has_lookups());
-      if (scanned && c.shared > 0) ++streamed_classes_;
-    }
     fired_.reserve(256);
     pending_.reserve(256);
     ready_.reserve(256);
     in_flight_.reserve(kMostPrefetching);
-    ChosenBackend chosen = choose_backend(timed_, {.kind = options.backend,
-                                                   .depth = options.io_threads,
-                                                   .capacity = slot_count,
-                                                   .arena = {arena_.data(), arena_.bytes()},
-                                                   .piece_bytes = streamed_piece(plan_)});
+  }
+
+  // Gives the slots their memory and chooses who reads; before anything else is called.
+  Status commit(const StoreOptions& options) {
+    MILLRACE_TRY(slots_.resize(plan_, 0));
+    count_streamed();
+    size_t widest = 0;
+    for (size_t c = 0; c < plan_.classes.size(); ++c) {
+      if (committed(plan_, c) > committed(plan_, widest)) widest = c;
+    }
+    // With another budget any number of pieces may have slots.
+    ChosenBackend chosen =
+        choose_backend(timed_, {.kind = options.backend,
+                                .depth = options.io_threads,
+                                .capacity = static_cast<uint32_t>(table_.pieces.size()),
+                                .arena = {arena_.region(widest), committed(plan_, widest)},
+                                .piece_bytes = streamed_piece(plan_)});
     backend_ = std::move(chosen.backend);
     why_backend_ = std::move(chosen.reason);
     most_ahead_ = 2 * chosen.depth;
+    return {};
   }
 
   ~Store() override {
     backend_.reset();  // no read may outlive the arena
-    ledger_.release(Use::kWeights, arena_.bytes());
+    ledger_.release(Use::kWeights, plan_.arena_bytes + rounding());
     ledger_.release(Use::kIo, io_bytes_);
   }
 
@@ -225,6 +235,30 @@ class Store : public PieceStore {
     return slots_[piece].state == PieceState::kResident ? slots_.bytes(piece).data() : nullptr;
   }
 
+  Status resize(ResidencyPlan plan, uint64_t most_moved) override {
+    end_pass();
+    prefetch_.forget();
+    cancel_prefetch();
+    for (uint32_t p = 0; p < table_.pieces.size(); ++p)
+      if (slots_[p].state == PieceState::kReading) cancel(p);
+    while (outstanding_ > 0) wait_one();
+    const uint64_t old = plan_.arena_bytes;
+    const uint64_t more = plan.arena_bytes > old ? plan.arena_bytes - old : 0;
+    MILLRACE_TRY(ledger_.reserve(Use::kWeights, more));
+    for (size_t c = 0; c < plan_.classes.size(); ++c) {
+      const uint64_t before = committed(plan_, c), after = committed(plan, c);
+      if (after < before) backend_->forget({arena_.region(c) + after, before - after});
+    }
+    if (Status resized = slots_.resize(plan, most_moved); !resized) {
+      ledger_.release(Use::kWeights, more);
+      return resized;
+    }
+    if (plan.arena_bytes < old) ledger_.release(Use::kWeights, old - plan.arena_bytes);
+    plan_ = std::move(plan);
+    count_streamed();
+    return {};
+  }
+
   StoreStats stats() const override {
     StoreStats s;
     const ReadClock::Times times = clock_.times();
@@ -245,6 +279,7 @@ class Store : public PieceStore {
   }
 
   const ResidencyPlan& plan() const override { return plan_; }
+  const std::string& pages() const override { return arena_.pages(); }
 
   std::string reading() const override {
     return fmt::format("{} ({})", backend_->describe(), why_backend_);
@@ -375,6 +410,19 @@ class Store : public PieceStore {
     }
   }
 
+  void count_streamed() {
+    unread_pinned_ = streamed_classes_ = 0;
+    for (const uint32_t p : plan_.scan)
+      unread_pinned_ += plan_.pinned[p] && slots_[p].state != PieceState::kResident;
+    for (const SlotClass& c : plan_.classes) {
+      const bool scanned = c.kind != PieceKind::kExpert && c.kind != PieceKind::kLookup &&
+                           (c.kind != PieceKind::kEmbedding || has_lookups());
+      if (scanned && c.shared > 0) ++streamed_classes_;
+    }
+  }
+
+  uint64_t rounding() const { return arena_.rounding() * plan_.classes.size(); }
+
   bool has_lookups() const {
     return !plan_.scan.empty() && table_.pieces[plan_.scan.back()].kind == PieceKind::kEmbedding;
   }
@@ -468,7 +516,7 @@ class Store : public PieceStore {
   }
 
   const format::PieceTable& table_;
-  const ResidencyPlan plan_;
+  ResidencyPlan plan_;
   Ledger& ledger_;
   Arena arena_;
   const uint64_t io_bytes_;
@@ -518,17 +566,17 @@ Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTabl
   // Where each read takes a buffer, their number was decided with all other sizes.
   const unsigned buffers = options.io_threads != 0 ? options.io_threads : 4;
   const uint64_t io_bytes = buffers * round_up(reader.scratch_bytes(), 4096);
-  MILLRACE_TRY(ledger.reserve(Use::kWeights, plan.arena_bytes));
-  Status io = ledger.reserve(Use::kIo, io_bytes);
-  Expected<Arena> arena = io ? Arena::map(plan.arena_bytes, options.huge_pages)
-                             : Expected<Arena>(tl::make_unexpected(io.error()));
-  if (!arena) {
-    ledger.release(Use::kWeights, plan.arena_bytes);
-    if (io) ledger.release(Use::kIo, io_bytes);
-    return tl::make_unexpected(std::move(arena.error()));
+  MILLRACE_ASSIGN(Arena arena, Arena::reserve(SlotTable::regions(plan), options.arena));
+  const uint64_t weights = plan.arena_bytes + arena.rounding() * plan.classes.size();
+  MILLRACE_TRY(ledger.reserve(Use::kWeights, weights));
+  if (Status io = ledger.reserve(Use::kIo, io_bytes); !io) {
+    ledger.release(Use::kWeights, weights);
+    return tl::make_unexpected(std::move(io.error()));
   }
-  return std::make_unique<Store>(table, std::move(plan), ledger, std::move(*arena), io_bytes,
-                                 options, std::move(prefetch), reader);
+  auto store = std::make_unique<Store>(table, std::move(plan), ledger, std::move(arena), io_bytes,
+                                       options, std::move(prefetch), reader);
+  MILLRACE_TRY(store->commit(options));
+  return store;
 }
 
 }  // namespace millrace::stream

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "format/piece.h"
+#include "stream/arena.h"
 #include "stream/choose_backend.h"
 #include "stream/ledger.h"
 #include "stream/policy.h"
@@ -37,7 +38,7 @@ struct StoreStats {
 
 struct StoreOptions {
   unsigned io_threads = 4;  // reads in flight (and threads, where each takes one); 0: chosen
-  bool huge_pages = true;
+  ArenaOptions arena = {};
   PolicyKind policy = kDefaultPolicy;                   // of experts and an untied embedding
   std::string prefetch = "off";                         // "auto", or the name of a PrefetchKind
   std::function<void(const ReadRecord&)> on_read = {};  // of every read; called by several threads
@@ -83,7 +84,14 @@ class PieceStore {
   // The piece's bytes when it is resident, until the next call that may read; else null.
   virtual const std::byte* peek(uint32_t piece) const = 0;
 
+  // Another budget, between passes: nothing may be handed out. `plan` is of the same table and demand.
+  // Reads under way are given up or waited for. Pieces that stay may have to be copied, `most_moved`
+  // bytes of them; the others are read again when they are needed. On error nothing has changed.
+  virtual Status resize(ResidencyPlan plan, uint64_t most_moved) = 0;
+
   virtual StoreStats stats() const = 0;
+  // How the arena's pages lie: "transparent", "none: turned off, locked".
+  virtual const std::string& pages() const = 0;
   virtual const ResidencyPlan& plan() const = 0;
   // How it reads and why: "io_uring, 8 reads in flight, 40 slots registered (measured ...)".
   virtual std::string reading() const = 0;

@@ -179,8 +179,10 @@ class UringBackend : public ReadBackend {
   }
 
   void forget(std::span<std::byte> memory) override {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     forgotten_.push_back(memory);
+    wake_.signal();
+    let_go_.wait(lock, [this] { return forgotten_.empty(); });
   }
 
   uint64_t bytes_read() const override { return bytes_.load(std::memory_order_relaxed); }
@@ -244,6 +246,7 @@ class UringBackend : public ReadBackend {
           ++flying_;
         }
         for (const auto& memory : forgotten_) buffers_.forget(memory);
+        if (!forgotten_.empty()) let_go_.notify_all();
         forgotten_.clear();
       }
       if (taken_.empty()) return true;
@@ -367,6 +370,7 @@ class UringBackend : public ReadBackend {
 
   mutable std::mutex mutex_;
   std::condition_variable finished_;  // the consumer: something to reap
+  std::condition_variable let_go_;    // forget(): nothing is pinned any more
   ReadQueue queue_;
   unsigned flying_ = 0;  // reads that are with the kernel
   bool stop_ = false;

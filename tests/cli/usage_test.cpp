@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 const std::vector<std::string> kCommands = {"run",      "pack",   "plan",     "doctor",
                                             "verify",   "unpack", "tokenize", "check",
-                                            "families", "bench",  "replay"};
+                                            "families", "bench",  "replay",   "soak"};
 const char* const kModel = "models/tiny-moe-4bit";
 
 TEST(Usage, NoArgumentsPrintsHelpOnStandardError) {

@@ -29,6 +29,20 @@ TEST(Ledger, ReservesUpToTheCeiling) {
   EXPECT_FALSE(ledger.reserve(Use::kIo, UINT64_MAX));
 }
 
+TEST(Ledger, TheCeilingMovesButNotBelowWhatIsHeld) {
+  Ledger ledger(100 << 20);
+  EXPECT_TRUE(ledger.reserve(Use::kKv, 60 << 20));
+  EXPECT_TRUE(ledger.set_ceiling(60 << 20));
+  EXPECT_FALSE(ledger.reserve(Use::kIo, 1));
+  const Status refused = ledger.set_ceiling((60 << 20) - 1);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("kv 60.0 MiB"), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(ledger.ceiling(), uint64_t{60} << 20);
+  EXPECT_TRUE(ledger.set_ceiling(200 << 20));
+  EXPECT_TRUE(ledger.reserve(Use::kIo, 140 << 20));
+}
+
 // A machine made of files.
 class FakeMachine : public testing::Test {
  protected:
@@ -103,6 +117,75 @@ TEST_F(FakeMachine, MountInfoSaysWhereAndWhichPart) {
   EXPECT_EQ(limit().bytes, 500000000u);
   put("mnt/mem/inner/memory.limit_in_bytes", "400000000\n");
   EXPECT_EQ(limit().bytes, 400000000u);
+}
+
+// In a container without a cgroup namespace v1 shows an ancestor's limit only here.
+TEST_F(FakeMachine, V1HierarchicalLimitOfAnAncestorThatIsNotMounted) {
+  put("proc/self/cgroup", "4:memory:/pod/box\n");
+  put("proc/self/mountinfo",
+      "35 31 0:32 /pod/box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  put("sys/fs/cgroup/memory/memory.usage_in_bytes", "100000000\n");
+  put("sys/fs/cgroup/memory/memory.stat",
+      "cache 1\nhierarchical_memory_limit 2147483648\ntotal_inactive_file 20000000\n");
+  EXPECT_EQ(limit().bytes, 2147483648u);
+  EXPECT_EQ(limit().available, 2147483648u - 80000000u);
+  EXPECT_EQ(limit().source, "cgroup / memory.stat hierarchical_memory_limit");
+}
+
+// Where both say the same, the group that sets it is named.
+TEST_F(FakeMachine, V1NamesTheGroupThatSetsTheLimit) {
+  put("proc/self/cgroup", "4:memory:/jobs/one\n");
+  put("sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "734003200\n");
+  put("sys/fs/cgroup/memory/jobs/memory.stat", "hierarchical_memory_limit 734003200\n");
+  put("sys/fs/cgroup/memory/jobs/one/memory.limit_in_bytes", "9223372036854771712\n");
+  put("sys/fs/cgroup/memory/jobs/one/memory.stat", "hierarchical_memory_limit 734003200\n");
+  EXPECT_EQ(limit().bytes, 734003200u);
+  EXPECT_EQ(limit().source, "cgroup /jobs memory.limit_in_bytes");
+}
+
+// Hybrid: the v2 tree is mounted without controllers, memory is v1's.
+TEST_F(FakeMachine, HybridMounts) {
+  put("proc/self/cgroup", "9:name=systemd:/s\n4:memory:/m\n0::/s\n");
+  put("proc/self/mountinfo",
+      "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+      "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+      "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  put("sys/fs/cgroup/unified/s/cgroup.controllers", "\n");
+  put("sys/fs/cgroup/memory/m/memory.limit_in_bytes", "800000000\n");
+  EXPECT_EQ(limit().bytes, 800000000u);
+  EXPECT_EQ(limit().source, "cgroup /m memory.limit_in_bytes");
+}
+
+// In a cgroup namespace our path is "/" and the mount point is our own group.
+TEST_F(FakeMachine, NamespacedRoot) {
+  put("proc/self/cgroup", "0::/\n");
+  put("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n");
+  put("sys/fs/cgroup/memory.max", "1000000000\n");
+  put("sys/fs/cgroup/memory.current", "250000000\n");
+  put("sys/fs/cgroup/memory.stat", "inactive_file 50000000\n");
+  EXPECT_EQ(limit().bytes, 1000000000u);
+  EXPECT_EQ(limit().available, 800000000u);
+  EXPECT_EQ(limit().source, "cgroup / memory.max");
+}
+
+TEST_F(FakeMachine, SwapIsNotMemory) {
+  put("proc/meminfo",
+      "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\nSwapTotal: 64000000 kB\n"
+      "SwapFree: 64000000 kB\n");
+  EXPECT_EQ(limit().bytes, kPhysical);
+  EXPECT_EQ(limit().available, kAvailable);
+  put("proc/self/cgroup", "4:memory:/a\n");
+  put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "500000000\n");
+  put("sys/fs/cgroup/memory/a/memory.memsw.limit_in_bytes", "900000000\n");
+  EXPECT_EQ(limit().bytes, 500000000u);
+}
+
+TEST_F(FakeMachine, MountPointsWithSpaces) {
+  put("proc/self/cgroup", "0::/\n");
+  put("proc/self/mountinfo", "41 31 0:38 / /mnt/my\\040groups rw - cgroup2 cgroup rw\n");
+  put("mnt/my groups/memory.max", "123456789\n");
+  EXPECT_EQ(limit().bytes, 123456789u);
 }
 
 TEST_F(FakeMachine, PathOutsideTheNamespaceFallsBackToTheMount) {

@@ -1,0 +1,220 @@
+// Budgets that change while the model runs: every byte handed out is right, memory goes back, and
+// what is used most stays.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "fakes.h"
+#include "stream/store.h"
+
+namespace millrace::stream {
+namespace {
+
+constexpr uint64_t kAll = UINT64_MAX;
+
+// A store over a fake reader whose consumer checks every byte.
+struct Bench {
+  Bench(const Shape& shape, Demand wanted, PolicyKind kind = kDefaultPolicy)
+      : table(make_table(shape)), demand(wanted), reader(table), policy(kind) {}
+
+  ResidencyPlan plan(uint64_t budget) const {
+    auto planned = plan_residency(table, budget, demand);
+    EXPECT_TRUE(planned) << planned.error().message;
+    return std::move(*planned);
+  }
+  void open(uint64_t budget, ArenaOptions arena = {}) {
+    auto made = PieceStore::create(table, plan(budget), reader, ledger, {2, arena, policy});
+    ASSERT_TRUE(made) << made.error().message;
+    store = std::move(*made);
+  }
+  void resize(uint64_t budget, uint64_t most_moved = kAll) {
+    const Status done = store->resize(plan(budget), most_moved);
+    ASSERT_TRUE(done) << done.error().message;
+    ASSERT_EQ(ledger.held(Use::kWeights), store->plan().arena_bytes);
+    ASSERT_LE(store->plan().arena_bytes, budget);
+  }
+  uint64_t smallest() const { return plan(uint64_t{1} << 40).smallest_budget; }
+  uint64_t full() const { return plan(uint64_t{1} << 40).full_budget; }
+
+  void check(uint32_t piece, const std::byte* data) const {
+    ASSERT_TRUE(holds_pattern(piece, data, table.pieces[piece].bytes)) << "piece " << piece;
+  }
+  void use(uint32_t piece) {
+    const auto data = store->acquire(piece);
+    ASSERT_TRUE(data) << data.error().message;
+    check(piece, *data);
+    store->release(piece);
+  }
+  void fire(const std::vector<uint32_t>& pieces) {
+    store->begin_fired(pieces);
+    PieceStore::Fired fired;
+    size_t came = 0;
+    for (;; ++came) {
+      const auto more = store->next_fired(&fired);
+      ASSERT_TRUE(more) << more.error().message;
+      if (!*more) break;
+      check(fired.piece, fired.data);
+      store->release(fired.piece);
+    }
+    ASSERT_EQ(came, pieces.size());
+  }
+  // The scan, and behind each router some experts of its layer.
+  template <class Choose>
+  void pass(Choose choose) {
+    const std::vector<uint32_t> scan = store->plan().scan;
+    for (const uint32_t p : scan) {
+      use(p);
+      if (table.pieces[p].kind == format::PieceKind::kRouter)
+        fire(choose(static_cast<uint32_t>(table.pieces[p].layer)));
+    }
+  }
+
+  format::PieceTable table;
+  Demand demand;
+  FakeReader reader;
+  PolicyKind policy;
+  Ledger ledger{uint64_t{1} << 30};
+  std::unique_ptr<PieceStore> store;
+};
+
+void stress(const Shape& shape, Demand demand, PolicyKind policy, uint32_t seed) {
+  Bench bench(shape, demand, policy);
+  bench.reader.most_delay_us = 30;
+  std::mt19937 random(seed);
+  const uint64_t least = bench.smallest(), most = bench.full();
+  bench.open(least + random() % (most - least + 1));
+  for (int round = 0; round < 60; ++round) {
+    bench.pass([&](uint32_t layer) {
+      std::vector<uint32_t> pieces;
+      for (uint32_t i = 0; i < demand.experts_per_token + random() % 3; ++i) {
+        const uint32_t p = find_expert(bench.table, layer, random() % shape.experts);
+        if (std::find(pieces.begin(), pieces.end(), p) == pieces.end()) pieces.push_back(p);
+      }
+      std::sort(pieces.begin(), pieces.end());
+      return pieces;
+    });
+    if (testing::Test::HasFatalFailure()) return;
+    const uint64_t budgets[] = {least, most, least + random() % (most - least + 1)};
+    const uint64_t moved[] = {0, 3 * kKiB4, kAll};
+    bench.resize(budgets[random() % 3], moved[random() % 3]);
+    if (random() % 4 == 0) bench.resize(budgets[2], kAll);  // twice between two passes
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  bench.store.reset();
+  EXPECT_EQ(bench.ledger.free(), bench.ledger.ceiling());
+}
+
+TEST(Resize, DenseStaysRight) {
+  stress({.layers = 12, .mixed = true}, {0, false}, kDefaultPolicy, 1);
+  stress({.layers = 12, .heads = 0}, {0, true}, kDefaultPolicy, 2);
+}
+
+TEST(Resize, ExpertsStayRightUnderEveryPolicy) {
+  uint32_t seed = 10;
+  for (const PolicyName& policy : policy_names()) {
+    stress({.layers = 5, .experts = 12}, {3, false}, policy.kind, ++seed);
+    stress({.layers = 5, .experts = 9, .heads = 0, .mixed = true}, {2, true}, policy.kind, ++seed);
+  }
+}
+
+// A smaller budget gives up what is used least, and the rest is not read again.
+TEST(Resize, WhatIsUsedStays) {
+  for (const PolicyKind policy : {PolicyKind::kLru, PolicyKind::kLfu, PolicyKind::kNextUse}) {
+    Bench bench({.layers = 4, .experts = 16}, {2, false}, policy);
+    bench.open(bench.full());
+    // Every expert once, then always the same four of each layer, from all over the region.
+    for (uint32_t e = 0; e < 16; e += 2)
+      bench.pass([&](uint32_t layer) {
+        return std::vector<uint32_t>{find_expert(bench.table, layer, e),
+                                     find_expert(bench.table, layer, e + 1)};
+      });
+    const auto favourites = [&](uint32_t layer) {
+      std::vector<uint32_t> pieces;
+      for (const uint32_t e : {1u, 6u, 11u, 15u})
+        pieces.push_back(find_expert(bench.table, layer, e));
+      return pieces;
+    };
+    for (int i = 0; i < 20; ++i) bench.pass(favourites);
+    const uint64_t reads = bench.store->stats().reads;
+    bench.resize(bench.full() - 40 * 3 * kKiB4);  // room for 24 of 64 experts
+    for (int i = 0; i < 3; ++i) bench.pass(favourites);
+    EXPECT_EQ(bench.store->stats().reads, reads) << name(policy);
+    bench.resize(bench.full());  // and more room costs nothing of what is there
+    bench.pass(favourites);
+    EXPECT_EQ(bench.store->stats().reads, reads) << name(policy);
+  }
+}
+
+// More room pins pieces that were streamed: after one more pass nothing is read.
+TEST(Resize, GrowingPins) {
+  Bench bench({.layers = 10}, {0, false});
+  bench.open(bench.smallest());
+  const auto none = [](uint32_t) { return std::vector<uint32_t>{}; };
+  for (int i = 0; i < 2; ++i) bench.pass(none);
+  bench.resize(bench.full());
+  bench.pass(none);
+  const uint64_t reads = bench.store->stats().reads;
+  for (int i = 0; i < 3; ++i) bench.pass(none);
+  EXPECT_EQ(bench.store->stats().reads, reads);
+  bench.resize(bench.smallest());
+  bench.pass(none);
+  EXPECT_GT(bench.store->stats().reads, reads);
+}
+
+TEST(Resize, ALedgerThatHasNoMoreRefuses) {
+  Bench bench({.layers = 6}, {0, false});
+  ASSERT_TRUE(bench.ledger.set_ceiling(bench.full() - kKiB4));
+  bench.open(bench.smallest());
+  const auto none = [](uint32_t) { return std::vector<uint32_t>{}; };
+  bench.pass(none);
+  const Status refused = bench.store->resize(bench.plan(bench.full()), kAll);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kNoMemory);
+  EXPECT_EQ(bench.store->plan().arena_bytes, bench.smallest());
+  bench.pass(none);  // as before
+}
+
+uint64_t resident_bytes(const std::byte* begin, uint64_t bytes) {
+  std::vector<unsigned char> pages(bytes / 4096);
+  EXPECT_EQ(mincore(const_cast<std::byte*>(begin), bytes, pages.data()), 0);
+  uint64_t resident = 0;
+  for (const unsigned char page : pages) resident += (page & 1) * 4096u;
+  return resident;
+}
+
+TEST(Arena, GivesMemoryBackAndNeverTakesMoreThanCommitted) {
+  constexpr uint64_t kMiB = 1 << 20;
+  for (const HugePages mode : {HugePages::kAuto, HugePages::kOff, HugePages::kOn}) {
+    for (const bool lock : {false, true}) {
+      const uint64_t regions[] = {20 * kMiB, 12 * kKiB4, 20 * kMiB};
+      auto arena = Arena::reserve(regions, {mode, lock});
+      ASSERT_TRUE(arena) << arena.error().message;
+      if (arena->rounding() != 0) continue;  // explicit huge pages are whole
+      for (size_t c = 0; c < 3; ++c) EXPECT_EQ(resident_bytes(arena->region(c), regions[c]), 0u);
+      const uint64_t sizes[] = {5 * kMiB + 3 * kKiB4, 15 * kMiB + kKiB4, 3 * kMiB,        0,
+                                7 * kMiB + 9 * kKiB4, 20 * kMiB,         2 * kMiB + kKiB4};
+      uint64_t old = 0;
+      for (const uint64_t bytes : sizes) {
+        if (Status grown = arena->commit(2, bytes); !grown) {
+          ASSERT_TRUE(lock) << grown.error().message;
+          EXPECT_NE(grown.error().message.find("ulimit -l"), std::string::npos);
+          break;  // not allowed to lock memory here
+        }
+        std::byte* const at = arena->region(2);
+        for (uint64_t i = 0; i < std::min(old, bytes); i += 4096)
+          ASSERT_EQ(at[i], static_cast<std::byte>(i >> 12)) << i;
+        for (uint64_t i = 0; i < bytes; i += 4096) at[i] = static_cast<std::byte>(i >> 12);
+        EXPECT_EQ(resident_bytes(at, 20 * kMiB), bytes) << "huge pages " << int(mode);
+        EXPECT_EQ(resident_bytes(arena->region(0), 20 * kMiB), 0u);
+        EXPECT_EQ(arena->committed(), bytes);
+        old = bytes;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::stream
