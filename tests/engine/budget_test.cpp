@@ -37,6 +37,7 @@ void changing_budgets(const std::string& path, bool sampled) {
   options.context = 256;
   options.prefill_chunk = 5;
   options.threads = 2;
+  options.prefetch = sampled ? "router" : "temporal";  // reads under way when budgets change
   auto model = Model::open(path);
   ASSERT_TRUE(model) << model.error().message;
   const Request request = request_of(**model, 40, 40, sampled);
