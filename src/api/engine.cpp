@@ -195,6 +195,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   decode::SchedulerOptions so;
   so.context = sizing.plan.context;
   so.prefill_chunk = sizing.plan.prefill_chunk;
+  so.shared_chunk = sizing.shared_chunk;
   so.max_requests = std::max(1u, options.max_requests);
   so.max_rows = sizing.forward.max_rows;
   so.max_logit_rows = sizing.forward.max_logit_rows;

@@ -215,6 +215,8 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
     const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;
     return std::min(options.budget.value_or(UINT64_MAX), left);
   };
+  // Requests that make tokens do not wait for a long wave of another's prompt.
+  s.shared_chunk = chunk;
   if (options.prefill_chunk) {
     plan.prefill_why = "asked for";
   } else {

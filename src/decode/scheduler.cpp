@@ -94,7 +94,7 @@ void Scheduler::compose() {
   for (auto& a : active_) {
     if (a->done + 1 == a->ids.size() && rows_.size() < options_.max_rows) add(*a, 1);
   }
-  uint32_t chunk = options_.prefill_chunk;
+  uint32_t chunk = rows_.empty() ? options_.prefill_chunk : options_.shared_chunk;
   for (auto& a : active_) {
     if (a->step_rows) continue;
     const auto room = std::min<uint64_t>(chunk, options_.max_rows - rows_.size());

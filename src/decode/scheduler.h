@@ -19,6 +19,7 @@ namespace millrace::decode {
 struct SchedulerOptions {
   uint32_t context = 0;        // most positions of a request
   uint32_t prefill_chunk = 0;  // prompt rows in a step
+  uint32_t shared_chunk = 0;   // and beside rows that decode, which must not wait long
   uint32_t max_requests = 1;   // requests with KV at the same time
   uint32_t max_rows = 1;
   uint32_t max_logit_rows = 1;

@@ -175,6 +175,41 @@ TEST(Waves, OthersGoOnWhenOneIsCancelledInAWave) {
   EXPECT_EQ(kept, alone->ids);
 }
 
+// A request that makes tokens goes on while another's long prompt is read.
+TEST(Waves, AreShortBesideRowsThatDecode) {
+  EngineOptions options = small_budget(1 << 20);
+  options.context = 512;
+  options.max_requests = 2;
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  ASSERT_GE((*engine)->plan().prefill_chunk, 450u);
+  Request request;
+  request.prompt_ids = prompt_of(4);
+  request.max_tokens = 40;
+  request.ignore_eos = true;
+  const auto first = (*engine)->submit(request);
+  ASSERT_TRUE(first);
+  uint64_t second = 0;
+  uint32_t between = 0;  // tokens of the first while the second's prompt is read
+  bool second_began = false;
+  for (bool more = true; more;) {
+    const auto stepped = (*engine)->step([&](const Event& event) {
+      if (second != 0 && event.request == second && event.token) second_began = true;
+      if (second != 0 && event.request == *first && event.token && !second_began) ++between;
+    });
+    ASSERT_TRUE(stepped) << stepped.error().message;
+    more = *stepped;
+    if (second != 0) continue;
+    request.prompt_ids = prompt_of(450);
+    const auto submitted = (*engine)->submit(request);
+    ASSERT_TRUE(submitted);
+    second = *submitted;
+    more = true;
+  }
+  EXPECT_TRUE(second_began);
+  EXPECT_GE(between, 2u);  // 450 rows in waves of 256
+}
+
 TEST(Prefetch, TokensAreTheSameWithEveryKind) {
   Request request;
   request.prompt_ids = prompt_of(20);
