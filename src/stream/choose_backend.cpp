@@ -11,7 +11,9 @@ namespace millrace::stream {
 namespace {
 
 constexpr unsigned kUnmeasuredDepth = 4;
-constexpr std::array<unsigned, 4> kDepths = {2, 4, 8, 16};
+// Never fewer than when nothing is measured: what a host has in its cache comes at any depth, what it has
+// to fetch does not.
+constexpr std::array<unsigned, 4> kDepths = {kUnmeasuredDepth, 8, 16, 32};
 constexpr double kSeconds = 0.3;
 // What a probe reads at a time: of larger pieces a part, so that it is done within its time.
 constexpr uint64_t kMostRequest = uint64_t{8} << 20;
