@@ -108,7 +108,8 @@ void BudgetControl::at_boundary() {
       now_ = std::move(limits);
       sizing_.ceiling_source = now_.ceiling.source;
     } else {
-      asked_ = now_;
+      // What was asked for in the meantime is another matter.
+      if (!pending_.load(std::memory_order_relaxed)) asked_ = now_;
       take(now_);
       if (log_) log_("the limits stay as they were: " + error_);
     }
@@ -137,6 +138,7 @@ void BudgetControl::relieve() {
     const uint64_t before = store_.plan().arena_bytes;
     const uint64_t moved = level == stream::Pressure::kCritical ? 0 : kMostMoved;
     const Status done = fit(now_.ceiling.bytes, governor_.allowed(), moved);
+    if (!done) governor_.resize_failed(before);
     const uint64_t after = store_.plan().arena_bytes;
     shed = before > after ? before - after : 0;
     if (log_)

@@ -193,8 +193,8 @@ Expected<bool> Scheduler::step(const std::function<void(const Event&)>& on_event
       if (a->step_rows > 1 && layer > 0) {
         Event event;
         event.request = a->id;
-        event.prompt_done =
-            a->done + static_cast<uint32_t>(uint64_t{a->step_rows} * layer / layers);
+        event.prompt_done = std::min(
+            a->prompt, a->done + static_cast<uint32_t>(uint64_t{a->step_rows} * layer / layers));
         event.prompt_total = a->prompt;
         on_event(event);
       }

@@ -73,7 +73,8 @@ Expected<File> File::open(const std::string& path, Mode mode, ReadHook* hook) {
   file.path_ = path;
   file.mode_ = mode;
   file.hook_ = hook;
-  // O_NONBLOCK: a FIFO of that name must not hang us; it means nothing for regular files.
+  // O_NONBLOCK: a FIFO of that name must not hang us. Taken away again from regular files: io_uring
+  // may take it for a wish to fail rather than wait.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (mode == Mode::kDirect ? O_DIRECT : 0);
   file.fd_ = ::open(path.c_str(), flags);
   if (file.fd_ < 0) {
@@ -85,6 +86,7 @@ Expected<File> File::open(const std::string& path, Mode mode, ReadHook* hook) {
   struct stat status = {};
   if (fstat(file.fd_, &status) != 0) return system_error(path, "stat", errno);
   if (!S_ISREG(status.st_mode)) return fail(Code::kInvalid, "{}: not a regular file", path);
+  if (fcntl(file.fd_, F_SETFL, flags & ~O_NONBLOCK) != 0) return system_error(path, "fcntl", errno);
   file.size_ = static_cast<uint64_t>(status.st_size);
   file.device_ = status.st_dev;
   if (mode == Mode::kDirect) {

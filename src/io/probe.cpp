@@ -88,6 +88,8 @@ Expected<uint64_t> run_uring(const Run& run, const Places& places) {
   std::vector<ReadProgress> progress(run.depth);
   uint64_t next = run.first, bytes = 0;
   unsigned flying = 0;
+  constexpr unsigned kMostFailures = 10000;  // ten seconds
+  unsigned failures = 0;
   std::optional<Error> error;
   const auto ask = [&](unsigned i) {
     ring.read(run.file.descriptor(), Uring::kNone, progress[i].next_offset(), progress[i].next(),
@@ -100,7 +102,14 @@ Expected<uint64_t> run_uring(const Run& run, const Places& places) {
   };
   for (unsigned i = 0; i < run.depth; ++i) start(i);
   while (flying > 0) {
-    MILLRACE_ASSIGN(const auto done, ring.wait(std::nullopt));
+    auto waited = ring.wait(std::nullopt);
+    if (!waited) {  // the reads go on: the memory must not be used for anything else before they end
+      if (!error) error = waited.error();
+      if (++failures > kMostFailures) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
+    const auto& done = *waited;
     if (!done) continue;
     const auto i = static_cast<unsigned>(done->id);
     const auto whole = progress[i].advance(done->result);

@@ -18,6 +18,7 @@ Status KvShape::check(const ModelSpec& spec, kernels::KvType type) {
     const LayerSpec& layer = spec.layers[i];
     uint32_t dim = std::max(layer.attention.key_dim, layer.attention.value_dim);
     if (layer.mla) dim = layer.mla->rank + layer.mla->rope_dim;
+    if (layer.mla && layer.mla->indexer) dim = std::max(dim, layer.mla->indexer->dim);
     if (layer.mla && type == kernels::KvType::kQ4) {
       return fail(
           Code::kUnsupported,

@@ -106,6 +106,7 @@ ChosenBackend choose_backend(PieceReader& reader, const BackendFacts& facts) {
   } else {
     const BackendKind asked = choice.kind;
     choice = measure(reader, facts, no_uring);
+    if (facts.depth != 0) choice.depth = facts.depth;
     if (facts.kind != BackendKind::kAuto) {
       choice.kind = asked;
       choice.reason = fmt::format("as requested; {}", choice.reason);

@@ -24,6 +24,8 @@ class Governor {
   Action step(Pressure level, double now);
 
   uint64_t allowed() const { return wanted_ - given_up_; }
+  // The step was not made: the arena still has these bytes.
+  void resize_failed(uint64_t bytes) { given_up_ = wanted_ - std::min(wanted_, bytes); }
   uint64_t given_up() const { return given_up_; }
   uint64_t warnings() const { return warnings_; }
   uint64_t criticals() const { return criticals_; }

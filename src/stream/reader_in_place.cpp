@@ -89,6 +89,26 @@ Status check_header(const format::SourceFile& file, const std::string& mirror) {
               mirror, file.path);
 }
 
+// Two models of one base can have the same header. Source files have no hashes; bytes from all over
+// the file tell such models apart (a damaged copy of the right one may still pass).
+Status check_samples(const format::SourceFile& file, const std::string& mirror) {
+  constexpr uint64_t kSamples = 256, kBytes = 4096;
+  MILLRACE_ASSIGN(const io::File ours, io::File::open(file.path, io::Mode::kBuffered));
+  MILLRACE_ASSIGN(const io::File theirs, io::File::open(mirror, io::Mode::kBuffered));
+  std::vector<std::byte> a(kBytes), b(kBytes);
+  const uint64_t data = ours.size() - std::min(file.data_begin, ours.size());
+  for (uint64_t i = 0; i < kSamples; ++i) {
+    const uint64_t at = file.data_begin + data / kSamples * i;
+    const uint64_t least = std::min(kBytes, ours.size() - at);
+    MILLRACE_TRY(ours.read(at, std::span(a).first(least)));
+    MILLRACE_TRY(theirs.read(at, std::span(b).first(least)));
+    if (std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(least), b.begin())) continue;
+    return fail(Code::kInvalid, "{}: differs from {} at offset {}: it is no mirror of it", mirror,
+                file.path, at);
+  }
+  return {};
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<PieceReader>> make_in_place_reader(const format::ModelSource& source,
@@ -116,6 +136,7 @@ Expected<std::unique_ptr<PieceReader>> make_in_place_reader(const format::ModelS
   for (uint32_t c = 1; c < paths.size(); ++c) {
     for (uint32_t i = 0; i < source.files.size(); ++i) {
       MILLRACE_TRY(check_header(source.files[i], paths[c][i]));
+      MILLRACE_TRY(check_samples(source.files[i], paths[c][i]));
     }
   }
   return std::make_unique<InPlaceReader>(source, table, std::move(copies), options.mode, scratch);

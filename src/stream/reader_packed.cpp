@@ -20,7 +20,7 @@ class PackedReader : public PieceReader, public WholePieces {
       : copies_(std::move(copies)),
         table_(table),
         options_(options),
-        verified_(table.pieces.size()) {}
+        verified_(table.pieces.size() * copies_->copies()) {}
 
   uint64_t scratch_bytes() const override { return 0; }
 
@@ -48,7 +48,7 @@ class PackedReader : public PieceReader, public WholePieces {
 
   Status end(uint32_t index, const Place& place, Status read, std::span<std::byte> slot) override {
     if (read) {
-      read = check(index, *place.lease.file, slot);
+      read = check(index, place.lease, slot);
     } else {
       read = named(index, std::move(read.error()));
     }
@@ -69,23 +69,28 @@ class PackedReader : public PieceReader, public WholePieces {
     return end(index, place, std::move(status), slot);
   }
 
-  Status check(uint32_t index, const io::File& file, std::span<const std::byte> slot) {
-    // A flag may be seen late by another thread; it then checks once more.
-    if (!options_.verify_always && verified_[index].load(std::memory_order_relaxed)) return {};
+  // At the first read of each copy, and at every read of a file that had to be opened again: it may be
+  // another one. A flag may be seen late by another thread; it then checks once more.
+  Status check(uint32_t index, const Copies::Lease& lease, std::span<const std::byte> slot) {
+    const io::File& file = *lease.file;
     const format::Piece& piece = table_.pieces[index];
+    auto& verified = verified_[uint64_t{lease.copy} * table_.pieces.size() + index];
+    const bool opened_once = lease.place >= 0;
+    if (!options_.verify_always && opened_once && verified.load(std::memory_order_relaxed))
+      return {};
     const XXH128_hash_t hash = XXH3_128bits(slot.data(), piece.bytes);
     if (hash.low64 != piece.hash[0] || hash.high64 != piece.hash[1]) {
       return fail(Code::kCorrupt, "{}: piece '{}' at offset {} ({} bytes) does not match its hash",
                   file.path(), piece.name, piece.offset, piece.bytes);
     }
-    verified_[index].store(true, std::memory_order_relaxed);
+    verified.store(true, std::memory_order_relaxed);
     return {};
   }
 
   std::unique_ptr<Copies> copies_;
   const format::PieceTable& table_;
   PackedReaderOptions options_;
-  std::vector<std::atomic<bool>> verified_;
+  std::vector<std::atomic<bool>> verified_;  // [copies, pieces]
 };
 
 // The weights files of the model and of each mirror. A mirror must be a copy of the whole folder:

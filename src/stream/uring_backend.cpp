@@ -23,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 // Of the kernel's table of registered buffers. Slots beyond it are read into all the same.
 constexpr uint32_t kMostBuffers = 4096;
-constexpr uint64_t kWake = UINT64_MAX;  // id of the wait for the eventfd
+// Id of the wait for the eventfd. Not UINT64_MAX: liburing keeps that for itself on kernels before 5.11.
+constexpr uint64_t kWake = UINT64_MAX - 1;
 
 class EventFd {
  public:

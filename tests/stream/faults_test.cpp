@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <random>
+#include <set>
 
 #include "io/faults.h"
 #include "io/uring.h"
@@ -335,6 +337,46 @@ TEST_P(Faults, MirrorsShareTheReads) {
   disks.of_model = disks.of_mirror = 0;
   for (int round = 0; round < 4; ++round) EXPECT_TRUE(read_all().empty());
   EXPECT_LT(2 * disks.of_mirror, disks.of_model);
+  backend_.reset();
+}
+
+// A mirror that gives wrong bytes for what it was not asked for at first.
+class LateDamage : public io::ReadHook {
+ public:
+  std::atomic<bool> damaged{false};
+  int64_t finished(const std::string& path, uint64_t offset, std::span<std::byte> to, int64_t got,
+                   std::chrono::microseconds* delay) override {
+    *delay = milliseconds(2);
+    if (path.find("/mirror/") == std::string::npos || got <= 0) return got;
+    std::lock_guard lock(mutex_);
+    const std::string place = path + std::to_string(offset);
+    if (!damaged) {
+      seen_.insert(place);
+    } else if (!seen_.contains(place)) {
+      to[0] ^= std::byte{1};
+    }
+    return got;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> seen_;
+};
+
+TEST_P(Faults, EachCopyIsHashedForItself) {
+  LateDamage damage;
+  hook_ = &damage;
+  open(6, true, false);
+  EXPECT_TRUE(read_all().empty());
+  EXPECT_TRUE(reader_->notes().empty());
+  damage.damaged = true;
+  std::vector<std::string> notes;
+  for (int round = 0; round < 20 && notes.empty(); ++round) {
+    EXPECT_TRUE(read_all().empty());  // and their bytes are right
+    notes = reader_->notes();
+  }
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("mirror: no longer read"), std::string::npos) << notes[0];
   backend_.reset();
 }
 
