@@ -89,6 +89,9 @@ Expected<std::unique_ptr<stream::PieceReader>> make_reader(
     mirrors.push_back(std::filesystem::absolute(folder, error).lexically_normal().string());
     if (!std::filesystem::is_directory(folder, error))
       return fail(Code::kNotFound, "mirror '{}': no such folder", folder);
+    const auto own = std::filesystem::path(path).parent_path();
+    if (std::filesystem::equivalent(folder, own, error))
+      return fail(Code::kInvalid, "mirror '{}' is the model's own folder", folder);
   }
   if (!mirrors.empty()) (*choices)["mirrors"] = fmt::format("{}", fmt::join(mirrors, ", "));
   if (model.packed) {

@@ -283,9 +283,20 @@ nlohmann::ordered_json as_json(const Engine& engine, const Results& results) {
           {"prompts", prompts}};
 }
 
+// Prompts together have a length of their own; cut short they could not be compared.
+void check_context_of_prompts(const Options& options) {
+  constexpr uint32_t kNeeded = PromptsShape{}.prompt + PromptsShape{}.gen + 1;
+  if (options.prompts.empty() || options.engine.context == 0 || options.engine.context >= kNeeded)
+    return;
+  usage_error("--context", fmt::format("{} is too small for --prompts, which needs {} positions",
+                                       options.engine.context, kNeeded));
+}
+
 int run_streaming(const Cli& cli, const Options& options) {
   if (!options.compare.empty() || !options.rows.empty())
     usage_error("--streaming", "is a report of its own: --compare and --rows do not go with it");
+  if (options.depth != Options{}.depth)
+    usage_error("--depth", "does not go with --streaming, whose answers follow their prompts");
   if (options.prompt.size() != 1 || options.gen.size() != 1)
     usage_error("--streaming", "needs one --prompt and one --gen");
   StreamingOptions streaming;
@@ -301,6 +312,7 @@ int run_streaming(const Cli& cli, const Options& options) {
 }
 
 int run(const Cli& cli, Options options) {
+  check_context_of_prompts(options);
   if (options.streaming) return run_streaming(cli, options);
   watch_interrupts(OnInterrupt::kExitSoon);
   Results results;
@@ -369,7 +381,7 @@ void add_list(CLI::App& app, const std::string& name, std::vector<uint32_t>& out
   const auto read = [&out, first, flag = long_name(name)](const std::string& text) {
     out.clear();
     if (text == "none") return;
-    for (const Token value : parse_ids(flag, text)) {
+    for (const Token value : parse_ids(flag, text, "numbers")) {
       if (static_cast<uint32_t>(value) < first || static_cast<uint32_t>(value) > kMostTokens)
         usage_error(flag, fmt::format("{} is not from {} to {}", value, first, kMostTokens));
       out.push_back(static_cast<uint32_t>(value));

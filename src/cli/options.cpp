@@ -135,7 +135,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
   }
 }
 
-std::vector<Token> parse_ids(const std::string& flag, const std::string& text) {
+std::vector<Token> parse_ids(const std::string& flag, const std::string& text,
+                             std::string_view what) {
   std::vector<Token> ids;
   const char* at = text.data();
   const char* end = at + text.size();
@@ -146,15 +147,15 @@ std::vector<Token> parse_ids(const std::string& flag, const std::string& text) {
     Token id = 0;
     const auto [after, error] = std::from_chars(at, end, id);
     if (error != std::errc{} || id < 0)
-      usage_error(flag, fmt::format("'{}' is not a list of token ids such as 1,2,3", text));
+      usage_error(flag, fmt::format("'{}' is not a list of {} such as 1,2,3", text, what));
     ids.push_back(id);
     at = after;
     skip_spaces();
     if (at == end) break;
-    if (*at != ',') usage_error(flag, fmt::format("'{}' needs commas between the ids", text));
+    if (*at != ',') usage_error(flag, fmt::format("'{}' needs commas between the {}", text, what));
     ++at;
   }
-  if (ids.empty()) usage_error(flag, "the list of token ids is empty");
+  if (ids.empty()) usage_error(flag, fmt::format("the list of {} is empty", what));
   return ids;
 }
 

@@ -40,7 +40,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which =
 CLI::Option* add_model(CLI::App& app, std::string& model);
 
 // "1, 2,3" -> ids. Throws a usage error that names the flag.
-std::vector<Token> parse_ids(const std::string& flag, const std::string& text);
+std::vector<Token> parse_ids(const std::string& flag, const std::string& text,
+                             std::string_view what = "token ids");
 
 // --- templates ---
 

@@ -264,7 +264,7 @@ void add_soak(CLI::App& root, Cli& cli) {
   options->engine.max_requests = 3;
   options->engine.context = 512;
   add_model(app, options->engine.model);
-  add_number(app, "--minutes", options->minutes, 0.0, 1e6, "How long, after the first answers");
+  add_number(app, "--minutes", options->minutes, 0.001, 1e6, "How long, after the first answers");
   add_number(app, "--every", options->every, 1u, 1u << 20, "Steps between two changes");
   add_number(app, "--longest", options->longest, 1u, 1u << 20, "Tokens of the longest prompt");
   add_number(app, "--seed", options->seed, uint64_t{0}, UINT64_MAX, "Of requests and changes");

@@ -102,10 +102,14 @@ Expected<std::vector<std::vector<std::string>>> copies_of(const format::PackedMo
     MILLRACE_ASSIGN(const std::string ours,
                     format::read_small(fmt::format("{}/{}", packed.path, format::kManifestName),
                                        kMostManifest));
-    MILLRACE_ASSIGN(
-        const std::string theirs,
-        format::read_small(fmt::format("{}/{}", folder, format::kManifestName), kMostManifest));
-    if (ours != theirs) {
+    auto theirs =
+        format::read_small(fmt::format("{}/{}", folder, format::kManifestName), kMostManifest);
+    if (!theirs) {
+      return with_context(
+          fmt::format("mirror '{}' is not a copy of the packed folder {}", folder, packed.path),
+          std::move(theirs.error()));
+    }
+    if (ours != *theirs) {
       return fail(Code::kInvalid, "{}/{}: differs from that of {}: it is no mirror of it", folder,
                   format::kManifestName, packed.path);
     }
