@@ -68,7 +68,7 @@ Prefetch::Prefetch(const format::PieceTable& table) : marked_(table.pieces.size(
     layer_of_.push_back(std::max(piece.layer, 0));
     most = std::max(most, piece.layer);
   }
-  const auto layers = static_cast<size_t>(most + 1);
+  const size_t layers = static_cast<size_t>(most) + 1;
   std::vector<uint8_t> has(layers, 0);
   for (size_t p = 0; p < table.pieces.size(); ++p)
     if (table.pieces[p].kind == format::PieceKind::kExpert)
