@@ -9,11 +9,10 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 stages=${STAGES:-release asan tsan fuzz lint arm64}
 fuzz_seconds=${FUZZ_SECONDS:-$([ "${CI:-}" = true ] && echo 60 || echo 10)}
-# Where memory errors and races can be: parsers, arenas, bridges, threads, the step loop (its longest tests are
-# left out: tests/CMakeLists.txt). Kernels run on every shape in the release stage; under a sanitizer
-# that takes too long for what it adds.
-asan_folders="base text format pack io stream engine"
-tsan_folders="base io stream engine"
+# Where memory errors and races can be: parsers, arenas, bridges, threads. Kernels run on every
+# shape in the release stage; under a sanitizer that takes too long for what it adds.
+asan_folders="base text format pack io stream"
+tsan_folders="base io stream"
 
 passed=0 failed=0
 declare -a failures=()
