@@ -102,17 +102,21 @@ void BudgetControl::at_boundary() {
     take(limits);
     Status done =
         fit(limits.ceiling.bytes, std::min(arena_bound(limits), governor_.allowed()), kMostMoved);
-    std::lock_guard lock(mutex_);
-    error_ = done ? "" : done.error().message;
-    if (done) {
-      now_ = std::move(limits);
-      sizing_.ceiling_source = now_.ceiling.source;
-    } else {
-      // What was asked for in the meantime is another matter.
-      if (!pending_.load(std::memory_order_relaxed)) asked_ = now_;
-      take(now_);
-      if (log_) log_("the limits stay as they were: " + error_);
+    std::string failed;
+    {
+      std::lock_guard lock(mutex_);
+      error_ = failed = done ? "" : done.error().message;
+      if (done) {
+        now_ = std::move(limits);
+        sizing_.ceiling_source = now_.ceiling.source;
+      } else {
+        // What was asked for in the meantime is another matter.
+        if (!pending_.load(std::memory_order_relaxed)) asked_ = now_;
+        take(now_);
+      }
     }
+    // Without the lock: whoever is told may ask for other limits.
+    if (!failed.empty() && log_) log_("the limits stay as they were: " + failed);
   }
   if (monitor_) relieve();
 }

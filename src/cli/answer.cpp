@@ -117,10 +117,16 @@ std::string answer_report(const Engine& engine, const Answer& answer) {
   return text;
 }
 
+nlohmann::ordered_json memory_json(const MemoryReport& memory) {
+  return {{"ceiling", memory.ceiling}, {"arena", memory.arena},
+          {"kv", memory.kv},           {"activations", memory.activations},
+          {"process", memory.process}, {"peak_rss", memory.peak_rss},
+          {"changes", memory.changes}, {"longest_change_s", memory.longest_change_s}};
+}
+
 nlohmann::ordered_json answer_json(const Engine& engine, const Answer& answer) {
   const Engine::Completion& done = answer.completion;
   const Timings& time = done.timings;
-  const MemoryReport memory = engine.memory();
   const PressureReport pressure = engine.pressure();
   const IoReport& io = answer.after;
   return {
@@ -136,15 +142,7 @@ nlohmann::ordered_json answer_json(const Engine& engine, const Answer& answer) {
         {"ttft_s", time.ttft_s},
         {"prefill_tps", per_second(time.prompt_tokens, time.prefill_s)},
         {"decode_tps", per_second(decoded(answer), time.decode_s)}}},
-      {"memory",
-       {{"ceiling", memory.ceiling},
-        {"arena", memory.arena},
-        {"kv", memory.kv},
-        {"activations", memory.activations},
-        {"process", memory.process},
-        {"peak_rss", memory.peak_rss},
-        {"changes", memory.changes},
-        {"longest_change_s", memory.longest_change_s}}},
+      {"memory", memory_json(engine.memory())},
       {"pressure",
        {{"watching", pressure.watching},
         {"warnings", pressure.warnings},

@@ -24,6 +24,9 @@ Expected<Answer> generate_answer(const Cli& cli, Engine& engine, Request request
 std::string answer_report(const Engine& engine, const Answer& answer);
 nlohmann::ordered_json answer_json(const Engine& engine, const Answer& answer);
 
+// The ceiling and what is held of it by whom.
+nlohmann::ordered_json memory_json(const MemoryReport& memory);
+
 // The choices the engine made on this machine, one a line.
 std::string choices_report(const Engine& engine);
 

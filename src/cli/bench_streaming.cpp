@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/status.h"
+#include "cli/answer.h"
 #include "cli/bench_prompts.h"
 #include "cli/interrupt.h"
 #include "cli/medians.h"
@@ -239,7 +240,6 @@ nlohmann::ordered_json as_json(const Engine& engine, const StreamingOptions& o,
   }
   nlohmann::ordered_json prompts = nlohmann::ordered_json::array();
   for (const PromptsTest& test : results.prompts) prompts.push_back(test.json());
-  const MemoryReport memory = engine.memory();
   const IoReport io = engine.io();
   return {{"model", engine.model().info().name},
           {"weight_bytes", engine.plan().total_bytes},
@@ -248,13 +248,7 @@ nlohmann::ordered_json as_json(const Engine& engine, const StreamingOptions& o,
           {"load_s", results.load_s},
           {"phases", phases},
           {"prompts", prompts},
-          {"memory",
-           {{"ceiling", memory.ceiling},
-            {"arena", memory.arena},
-            {"kv", memory.kv},
-            {"activations", memory.activations},
-            {"process", memory.process},
-            {"peak_rss", memory.peak_rss}}},
+          {"memory", memory_json(engine.memory())},
           {"probed_bytes_per_s", results.roofs.disk},
           {"fio_bytes_per_s", results.fio},
           {"prefetch",

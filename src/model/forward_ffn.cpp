@@ -134,11 +134,17 @@ Status Forward::Impl::dense(uint32_t layer) {
   flush();
   add_bias(b.y, spec.hidden, spec.hidden, count, vector(held, Role::kDownBias, &slot));
   if (l.ffn.out_scale != 1.0f) ops.scale(b.y, l.ffn.out_scale, count * spec.hidden);
-  if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y, true);
+  finish_ffn(layer, held);
+  return {};
+}
+
+void Forward::Impl::finish_ffn(uint32_t layer, const Held& held) {
+  uint32_t slot = 0;
+  if (spec.layers[layer].ffn_out_norm)
+    norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y, true);
   add_residual(b.y);
   finish_layer(layer, held);
   let_go(held);
-  return {};
 }
 
 }  // namespace millrace::model

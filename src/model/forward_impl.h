@@ -256,6 +256,7 @@ struct Forward::Impl {
   Status read_layer_table();
   void layer_input(uint32_t layer, const Held& held);
   void finish_layer(uint32_t layer, const Held& held);
+  void finish_ffn(uint32_t layer, const Held& held);  // of b.y; lets go of the piece
   void short_conv(uint32_t layer, const Held& held, RowBuffer in);
   void gated_delta(uint32_t layer, const Held& held, RowBuffer in);
   void delta_rule(uint32_t layer, const float* norm);

@@ -256,10 +256,7 @@ Status Forward::Impl::moe(uint32_t layer) {
   } else if (m.shared_width) {
     shared_expert(m, l.ffn, held);
   }
-  if (l.ffn_out_norm) norm(b.y, vector(held, Role::kFfnOutNorm, &slot), count, b.y, true);
-  add_residual(b.y);
-  finish_layer(layer, held);
-  let_go(held);
+  finish_ffn(layer, held);
   return {};
 }
 

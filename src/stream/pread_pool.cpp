@@ -17,10 +17,10 @@ struct FreeDeleter {
   void operator()(std::byte* p) const { std::free(p); }
 };
 
-class PreadPool : public ReadBackend {
+class PreadPool : public QueuedBackend {
  public:
   PreadPool(PieceReader& reader, unsigned depth, uint32_t capacity)
-      : reader_(reader), queue_(capacity) {
+      : QueuedBackend(capacity), reader_(reader) {
     threads_.reserve(depth);
     for (unsigned t = 0; t < depth; ++t) threads_.emplace_back([this] { work(); });
   }
@@ -42,26 +42,6 @@ class PreadPool : public ReadBackend {
     wake_.notify_one();
   }
 
-  void promote(uint32_t piece) override {
-    std::lock_guard lock(mutex_);
-    queue_.promote(piece);
-  }
-
-  bool cancel(uint32_t piece) override {
-    std::lock_guard lock(mutex_);
-    return queue_.cancel(piece);
-  }
-
-  bool reap(ReadResult* result, bool wait) override {
-    std::unique_lock lock(mutex_);
-    if (wait) finished_.wait(lock, [&] { return queue_.finished(); });
-    if (!queue_.finished()) return false;
-    *result = queue_.reap();
-    return true;
-  }
-
-  uint64_t bytes_read() const override { return bytes_.load(std::memory_order_relaxed); }
-  uint64_t reads() const override { return reads_.load(std::memory_order_relaxed); }
   std::string describe() const override {
     return fmt::format("pread pool, {} reads in flight", threads_.size());
   }
@@ -87,27 +67,17 @@ class PreadPool : public ReadBackend {
             fail(Code::kNoMemory, "no memory for a read buffer of {} bytes", scratch_bytes);
       } else if (auto bytes =
                      reader_.read(request.piece, request.slot, {scratch.get(), scratch_bytes})) {
-        bytes_.fetch_add(*bytes, std::memory_order_relaxed);
-        reads_.fetch_add(1, std::memory_order_relaxed);
+        count_read(*bytes);
       } else {
         result.status = tl::make_unexpected(std::move(bytes.error()));
       }
-      {
-        std::lock_guard lock(mutex_);
-        queue_.finish(std::move(result));
-      }
-      finished_.notify_one();
+      finish(std::move(result));
     }
   }
 
   PieceReader& reader_;
-  std::mutex mutex_;
-  std::condition_variable wake_;      // workers: something to read, or stop
-  std::condition_variable finished_;  // the consumer: something to reap
-  ReadQueue queue_;
-  bool stop_ = false;
-  std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint64_t> reads_{0};
+  std::condition_variable wake_;  // workers: something to read, or stop
+  bool stop_ = false;             // under mutex_
   std::vector<std::thread> threads_;
 };
 

@@ -1,8 +1,11 @@
 // What every backend keeps in front of the disk: reads that wait (demand before ahead, each first in
-// first out) and results that wait for the consumer. The caller holds its own lock.
+// first out) and results that wait for the consumer.
 #pragma once
 
+#include <atomic>
 #include <cassert>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -46,6 +49,7 @@ class Ring {
   size_t count_ = 0;
 };
 
+// The caller holds a lock.
 class ReadQueue {
  public:
   explicit ReadQueue(uint32_t capacity) : demand_(capacity), ahead_(capacity), done_(capacity) {}
@@ -79,6 +83,50 @@ class ReadQueue {
   Ring<ReadRequest> demand_;
   Ring<ReadRequest> ahead_;
   Ring<ReadResult> done_;
+};
+
+// The consumer's side of a backend that has one queue.
+class QueuedBackend : public ReadBackend {
+ public:
+  explicit QueuedBackend(uint32_t capacity) : queue_(capacity) {}
+
+  void promote(uint32_t piece) override {
+    std::lock_guard lock(mutex_);
+    queue_.promote(piece);
+  }
+  bool cancel(uint32_t piece) override {
+    std::lock_guard lock(mutex_);
+    return queue_.cancel(piece);
+  }
+  bool reap(ReadResult* result, bool wait) override {
+    std::unique_lock lock(mutex_);
+    if (wait) finished_.wait(lock, [&] { return queue_.finished(); });
+    if (!queue_.finished()) return false;
+    *result = queue_.reap();
+    return true;
+  }
+  uint64_t bytes_read() const override { return bytes_.load(std::memory_order_relaxed); }
+  uint64_t reads() const override { return reads_.load(std::memory_order_relaxed); }
+
+ protected:
+  void count_read(uint64_t bytes) {
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    reads_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void finish(ReadResult result) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.finish(std::move(result));
+    }
+    finished_.notify_one();
+  }
+
+  std::mutex mutex_;  // of queue_, and of what a backend keeps beside it
+  ReadQueue queue_;
+
+ private:
+  std::condition_variable finished_;  // something to reap
+  std::atomic<uint64_t> bytes_{0}, reads_{0};
 };
 
 }  // namespace millrace::stream

@@ -123,15 +123,15 @@ class SlotBuffers {
   std::string why_not_;
 };
 
-class UringBackend : public ReadBackend {
+class UringBackend : public QueuedBackend {
  public:
   UringBackend(WholePieces& pieces, io::Uring ring, EventFd wake, unsigned depth, uint32_t capacity)
-      : pieces_(pieces),
+      : QueuedBackend(capacity),
+        pieces_(pieces),
         depth_(depth),
         ring_(std::move(ring)),
         wake_(std::move(wake)),
         buffers_(ring_, capacity),
-        queue_(capacity),
         ops_(2 * uint64_t{depth}) {
     const std::vector<int> files = pieces.copies().descriptors();
     files_registered_ = ring_.register_files(files).has_value();
@@ -161,24 +161,6 @@ class UringBackend : public ReadBackend {
     if (room) wake_.signal();
   }
 
-  void promote(uint32_t piece) override {
-    std::lock_guard lock(mutex_);
-    queue_.promote(piece);
-  }
-
-  bool cancel(uint32_t piece) override {
-    std::lock_guard lock(mutex_);
-    return queue_.cancel(piece);
-  }
-
-  bool reap(ReadResult* result, bool wait) override {
-    std::unique_lock lock(mutex_);
-    if (wait) finished_.wait(lock, [&] { return queue_.finished(); });
-    if (!queue_.finished()) return false;
-    *result = queue_.reap();
-    return true;
-  }
-
   void forget(std::span<std::byte> memory) override {
     std::unique_lock lock(mutex_);
     forgotten_.push_back(memory);
@@ -186,8 +168,6 @@ class UringBackend : public ReadBackend {
     let_go_.wait(lock, [this] { return forgotten_.empty(); });
   }
 
-  uint64_t bytes_read() const override { return bytes_.load(std::memory_order_relaxed); }
-  uint64_t reads() const override { return reads_.load(std::memory_order_relaxed); }
   std::string describe() const override {
     return fmt::format("io_uring, {} reads in flight, {}{}", depth_, buffers_.describe(),
                        files_registered_ ? "" : ", files not registered");
@@ -275,7 +255,7 @@ class UringBackend : public ReadBackend {
       }
       if (op.tries >= pieces_.copies().tries()) {
         land();
-        return finish(index, tl::make_unexpected(std::move(place.error())));
+        return end(index, tl::make_unexpected(std::move(place.error())));
       }
     }
   }
@@ -321,8 +301,7 @@ class UringBackend : public ReadBackend {
     Op& op = ops_[index];
     Status status = pieces_.end(op.piece, op.place, {}, op.slot);
     if (status) {
-      bytes_.fetch_add(op.place.bytes, std::memory_order_relaxed);
-      reads_.fetch_add(1, std::memory_order_relaxed);
+      count_read(op.place.bytes);
     } else if (op.tries < pieces_.copies().tries()) {
       {
         std::lock_guard lock(mutex_);
@@ -330,7 +309,7 @@ class UringBackend : public ReadBackend {
       }
       return begin(index);
     }
-    finish(index, std::move(status));
+    end(index, std::move(status));
   }
 
   void again(uint32_t index, Status error) {
@@ -338,7 +317,7 @@ class UringBackend : public ReadBackend {
     Status named = pieces_.end(op.piece, op.place, std::move(error), op.slot);
     if (op.tries < pieces_.copies().tries()) return begin(index);
     land();
-    finish(index, std::move(named));
+    end(index, std::move(named));
   }
 
   void land() {
@@ -346,14 +325,10 @@ class UringBackend : public ReadBackend {
     --flying_;
   }
 
-  void finish(uint32_t index, Status status) {
+  void end(uint32_t index, Status status) {
     ops_[index].place = {};
     free_.push_back(index);
-    {
-      std::lock_guard lock(mutex_);
-      queue_.finish({ops_[index].piece, std::move(status)});
-    }
-    finished_.notify_one();
+    finish({ops_[index].piece, std::move(status)});
   }
 
   std::optional<Clock::time_point> next_due() const {
@@ -369,11 +344,9 @@ class UringBackend : public ReadBackend {
   SlotBuffers buffers_;
   bool files_registered_ = false;
 
-  mutable std::mutex mutex_;
-  std::condition_variable finished_;  // the consumer: something to reap
-  std::condition_variable let_go_;    // forget(): nothing is pinned any more
-  ReadQueue queue_;
-  unsigned flying_ = 0;  // reads that are with the kernel
+  // Under mutex_:
+  std::condition_variable let_go_;  // forget(): nothing is pinned any more
+  unsigned flying_ = 0;             // reads that are with the kernel
   bool stop_ = false;
   std::vector<std::span<std::byte>> forgotten_;
 
@@ -384,8 +357,6 @@ class UringBackend : public ReadBackend {
   std::vector<uint32_t> whole_, checking_;  // read, and not yet checked
   std::vector<Late> late_;
 
-  std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint64_t> reads_{0};
   std::thread thread_;
 };
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "process.h"
@@ -49,6 +50,54 @@ TEST(Run, KernelsOfASetGiveTheSameTokensAndAreExplained) {
   EXPECT_THAT(outcome.err, HasSubstr("i8_scalar"));
   EXPECT_THAT(outcome.err, HasSubstr("kernels not taken"));
   EXPECT_THAT(outcome.err, HasSubstr(": not to be used"));
+}
+
+// Flags of memory and reading change what is printed of the choices, never the tokens.
+TEST(Run, FlagsOfReadingAndMemoryDoWhatTheySay) {
+  const json expected = run_json({"-p", kPrompt})["token_ids"];
+  const auto choices = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> more = {"-p", kPrompt, "--budget", "6M"};
+    more.insert(more.end(), flags.begin(), flags.end());
+    const json run = run_json(more);
+    EXPECT_EQ(run["token_ids"], expected) << testing::PrintToString(flags);
+    return run["choices"];
+  };
+  EXPECT_THAT(choices({"--io-backend", "pread", "--io-threads", "3"})["reads"],
+              HasSubstr("pread pool, 3 reads in flight"));
+  EXPECT_THAT(choices({"--prefetch", "router"})["prefetch"], HasSubstr("router"));
+  EXPECT_THAT(choices({"--prefetch", "auto"})["prefetch"], HasSubstr("auto"));
+  EXPECT_THAT(choices({"--huge-pages", "off"})["huge pages"], HasSubstr("turned off"));
+  EXPECT_THAT(choices({"--pressure", "off"})["pressure"], HasSubstr("turned off"));
+  EXPECT_EQ(choices({"--kv", "q8"})["kv"], "q8");
+}
+
+TEST(Run, VerifyReadsAndMirrorsOfAPackedModel) {
+  const TempFolder dir;
+  const std::string packed = dir / "packed", copy = dir / "copy";
+  ASSERT_EQ(millrace({"pack", kModel, packed}).exit_code, 0);
+  std::filesystem::copy(packed, copy);
+  const json expected = run_json({"-p", kPrompt})["token_ids"];
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = {"run",   packed,     "-n", "12",    "-p",
+                                    kPrompt, "--budget", "6M", "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    return millrace(all);
+  };
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--verify-reads"}, {"--mirror", copy}, {"--mirror", copy, "--verify-reads"}}) {
+    const Outcome outcome = run(flags);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["token_ids"], expected);
+  }
+  const std::string trace = dir / "reads.txt";
+  ASSERT_EQ(run({"--io-trace", trace}).exit_code, 0);
+  std::ifstream lines(trace);
+  std::string head;
+  EXPECT_TRUE(std::getline(lines, head) && head.find("millrace_io_trace") != std::string::npos)
+      << head;
+  const Outcome refused = run({"--mirror", dir / "nowhere"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("nowhere"));
 }
 
 TEST(Run, UnknownKernelsAreRefused) {

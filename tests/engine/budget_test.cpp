@@ -22,11 +22,7 @@ Request request_of(const Model& model, uint32_t prompt, uint32_t tokens, bool sa
   request.prompt_ids = prompt_of(prompt, std::min(model.info().vocab, 256u));
   request.max_tokens = tokens;
   request.ignore_eos = true;
-  if (sampled) {
-    request.sampling.temperature = 0.9f;
-    request.sampling.top_p = 0.95f;
-    request.sampling.seed = 7;
-  }
+  if (sampled) sample(request);
   return request;
 }
 

@@ -40,11 +40,7 @@ void compare_ways(const std::string& source, uint32_t tokens, bool sampled,
   request.prompt_ids = *prompt;
   request.max_tokens = tokens;
   request.ignore_eos = true;
-  if (sampled) {
-    request.sampling.temperature = 0.9f;
-    request.sampling.top_p = 0.95f;
-    request.sampling.seed = 7;
-  }
+  if (sampled) sample(request);
   std::vector<Token> first;
   uint64_t reads_full = 0;
   for (const std::string& path : {source, temp / "packed"}) {

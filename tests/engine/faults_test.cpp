@@ -1,6 +1,7 @@
 // Disks on a bad day, seen from the engine: what can be survived changes no token (C1), and a piece
 // that cannot be read ends the requests that need it and no other.
 #include <algorithm>
+#include <fstream>
 #include <map>
 
 #include "format/packed.h"
@@ -225,6 +226,32 @@ TEST(EngineMirrors, SourceFilesInPlaceToo) {
   refused = Engine::open(options);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("nowhere"), std::string::npos);
+}
+
+// The headers of two models of one base are the same: what lies behind them is looked at too.
+TEST(EngineMirrors, AnotherModelOfTheSameShapeIsRefused) {
+  TempFolder temp;
+  const std::string source = repo("tests/data/golden/llama");
+  fs::copy(source, temp / "mirror");
+  {
+    std::fstream file(temp / "mirror" + "/model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    const auto bytes = static_cast<std::streamoff>(fs::file_size(source + "/model.safetensors"));
+    const std::string other(static_cast<size_t>(bytes / 2), 'x');
+    file.seekp(bytes / 2);
+    file.write(other.data(), static_cast<std::streamsize>(other.size()));
+  }
+  EngineOptions options;
+  options.model = source;
+  options.mirrors = {temp / "mirror"};
+  auto refused = Engine::open(options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("no mirror of it"), std::string::npos)
+      << refused.error().message;
+  options.mirrors = {source};
+  refused = Engine::open(options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("own folder"), std::string::npos);
 }
 
 }  // namespace

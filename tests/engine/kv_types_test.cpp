@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "api/sizing.h"
+#include "kernels/kv_layout.h"
+#include "model/kv.h"
 #include "tests/support/fixture_model.h"
 #include "tests/support/fixtures.h"
 
@@ -152,6 +154,18 @@ TEST(KvTypesOfModels, FourBitsOfALatentAreRefused) {
     ASSERT_TRUE(model);
     EXPECT_FALSE(make_plan(**model, options));
   }
+}
+
+// Codes are made in buffers of that many channels: of attention heads, latents and index keys.
+TEST(KvTypesOfModels, WiderHeadsThanTheBuffersAreRefused) {
+  model::ModelSpec spec = spec_of(config_of("deepseek_v32"));
+  ASSERT_TRUE(model::KvShape::check(spec, kernels::KvType::kQ8));
+  ASSERT_TRUE(spec.layers[0].mla && spec.layers[0].mla->indexer);
+  spec.layers[0].mla->indexer->dim = kernels::kMostTurned + 32;
+  const Status refused = model::KvShape::check(spec, kernels::KvType::kQ8);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("1056"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(model::KvShape::check(spec, kernels::KvType::kF16));
 }
 
 // Codes, and an f16 scale for 32 channels.

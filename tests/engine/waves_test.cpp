@@ -15,6 +15,14 @@ std::vector<Token> prompt_of(uint32_t n) {
   return ids;
 }
 
+Request request_of(uint32_t prompt, uint32_t tokens) {
+  Request request;
+  request.prompt_ids = prompt_of(prompt);
+  request.max_tokens = tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
 EngineOptions small_budget(uint64_t more) {
   EngineOptions options;
   options.model = repo("models/tiny-moe-4bit");
@@ -57,10 +65,7 @@ TEST(Waves, APromptReadsEachFiredExpertOnce) {
   ASSERT_TRUE(engine) << engine.error().message;
   const uint32_t chunk = (*engine)->plan().prefill_chunk;
   ASSERT_GE(chunk, 400u) << (*engine)->plan().prefill_why;
-  Request request;
-  request.prompt_ids = prompt_of(400);
-  request.max_tokens = 1;
-  request.ignore_eos = true;
+  Request request = request_of(400, 1);
   auto done = (*engine)->generate(request);
   ASSERT_TRUE(done) << done.error().message;
   const IoReport io = (*engine)->io();
@@ -80,10 +85,7 @@ TEST(Waves, APromptReadsEachFiredExpertOnce) {
 TEST(Waves, ChunksReadMoreAndSayTheSame) {
   EngineOptions options = small_budget(1 << 20);
   options.context = 512;
-  Request request;
-  request.prompt_ids = prompt_of(400);
-  request.max_tokens = 8;
-  request.ignore_eos = true;
+  Request request = request_of(400, 8);
   const auto one = generate(options, request);
   options.prefill_chunk = 50;
   const auto eight = generate(options, request);
@@ -111,10 +113,7 @@ TEST(Waves, TellHowFarTheyAreAndCanBeGivenUp) {
   auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
   ASSERT_GE((*engine)->plan().prefill_chunk, 400u);
-  Request request;
-  request.prompt_ids = prompt_of(400);
-  request.max_tokens = 4;
-  request.ignore_eos = true;
+  Request request = request_of(400, 4);
   std::vector<uint32_t> done;
   const auto whole = (*engine)->generate(request, [&](const Event& event) {
     if (!event.token && event.finish == FinishReason::kNone) done.push_back(event.prompt_done);
@@ -144,10 +143,7 @@ TEST(Waves, TellHowFarTheyAreAndCanBeGivenUp) {
 TEST(Waves, OthersGoOnWhenOneIsCancelledInAWave) {
   EngineOptions options = small_budget(1 << 20);
   options.context = 512;
-  Request request;
-  request.prompt_ids = prompt_of(200);
-  request.max_tokens = 4;
-  request.ignore_eos = true;
+  Request request = request_of(200, 4);
   const auto alone = generate(options, request);
   ASSERT_TRUE(alone);
   options.max_requests = 2;
@@ -183,10 +179,7 @@ TEST(Waves, AreShortBesideRowsThatDecode) {
   auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
   ASSERT_GE((*engine)->plan().prefill_chunk, 450u);
-  Request request;
-  request.prompt_ids = prompt_of(4);
-  request.max_tokens = 40;
-  request.ignore_eos = true;
+  Request request = request_of(4, 40);
   const auto first = (*engine)->submit(request);
   ASSERT_TRUE(first);
   uint64_t second = 0;
@@ -211,10 +204,7 @@ TEST(Waves, AreShortBesideRowsThatDecode) {
 }
 
 TEST(Prefetch, TokensAreTheSameWithEveryKind) {
-  Request request;
-  request.prompt_ids = prompt_of(20);
-  request.max_tokens = 120;
-  request.ignore_eos = true;
+  Request request = request_of(20, 120);
   EngineOptions options = small_budget(2 << 20);
   options.prefetch = "off";
   const auto off = generate(options, request);

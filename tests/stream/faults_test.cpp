@@ -380,6 +380,19 @@ TEST_P(Faults, EachCopyIsHashedForItself) {
   backend_.reset();
 }
 
+// Where nothing could be measured, what was asked for holds.
+TEST_P(Faults, AskedDepthHoldsWithoutAMeasurement) {
+  for (const std::string& file : packed_.files) fs::resize_file(file, uint64_t{300} << 20);
+  auto reader = make_packed_reader(packed_, table_, {GetParam().mode, false, nullptr, {}});
+  ASSERT_TRUE(reader) << reader.error().message;
+  const ChosenBackend chosen = choose_backend(
+      **reader, {.kind = BackendKind::kAuto, .depth = 5, .capacity = 64, .piece_bytes = kBytes});
+  EXPECT_NE(chosen.backend->describe().find("5 reads in flight"), std::string::npos)
+      << chosen.backend->describe();
+  const bool direct = GetParam().mode == io::Mode::kDirect;
+  EXPECT_EQ(chosen.reason.find("not measured") != std::string::npos, direct) << chosen.reason;
+}
+
 TEST_P(Faults, WhatIsNoMirrorIsRefused) {
   const auto message = [&] {
     auto reader = make_packed_reader(

@@ -202,5 +202,20 @@ TEST(Governor, ANewRangeKeepsWhatIsGivenUpWithinIt) {
   EXPECT_EQ(g.allowed(), 100u);
 }
 
+// A step that could not be made is asked for again.
+TEST(Governor, AStepThatFailedIsStillToBeMade) {
+  Governor g;
+  g.set_range(1000, 200);
+  g.step(Pressure::kCritical, 0);
+  ASSERT_EQ(g.allowed(), 200u);
+  const double calm = Governor::kMostCalmTime;
+  ASSERT_TRUE(g.step(Pressure::kCalm, calm).resize);
+  ASSERT_GT(g.allowed(), 200u);
+  g.resize_failed(200);
+  EXPECT_EQ(g.given_up(), 800u);
+  EXPECT_TRUE(g.step(Pressure::kCalm, calm + Governor::kGrow).resize);
+  EXPECT_GT(g.allowed(), 200u);
+}
+
 }  // namespace
 }  // namespace millrace::stream

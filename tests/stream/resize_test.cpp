@@ -7,7 +7,7 @@
 #include <memory>
 #include <random>
 
-#include "fakes.h"
+#include "store_rig.h"
 #include "stream/store.h"
 
 namespace millrace::stream {
@@ -15,51 +15,16 @@ namespace {
 
 constexpr uint64_t kAll = UINT64_MAX;
 
-// A store over a fake reader whose consumer checks every byte.
-struct Bench {
+struct Bench : StoreRig {
   Bench(const Shape& shape, Demand wanted, PolicyKind kind = kDefaultPolicy)
-      : table(make_table(shape)), demand(wanted), reader(table), policy(kind) {}
+      : StoreRig(shape, wanted), policy(kind) {}
 
-  ResidencyPlan plan(uint64_t budget) const {
-    auto planned = plan_residency(table, budget, demand);
-    EXPECT_TRUE(planned) << planned.error().message;
-    return std::move(*planned);
-  }
-  void open(uint64_t budget, ArenaOptions arena = {}) {
-    auto made = PieceStore::create(table, plan(budget), reader, ledger, {2, arena, policy});
-    ASSERT_TRUE(made) << made.error().message;
-    store = std::move(*made);
-  }
+  void open(uint64_t budget, ArenaOptions arena = {}) { open_with(budget, {2, arena, policy}); }
   void resize(uint64_t budget, uint64_t most_moved = kAll) {
     const Status done = store->resize(plan(budget), most_moved);
     ASSERT_TRUE(done) << done.error().message;
     ASSERT_EQ(ledger.held(Use::kWeights), store->plan().arena_bytes);
     ASSERT_LE(store->plan().arena_bytes, budget);
-  }
-  uint64_t smallest() const { return plan(uint64_t{1} << 40).smallest_budget; }
-  uint64_t full() const { return plan(uint64_t{1} << 40).full_budget; }
-
-  void check(uint32_t piece, const std::byte* data) const {
-    ASSERT_TRUE(holds_pattern(piece, data, table.pieces[piece].bytes)) << "piece " << piece;
-  }
-  void use(uint32_t piece) {
-    const auto data = store->acquire(piece);
-    ASSERT_TRUE(data) << data.error().message;
-    check(piece, *data);
-    store->release(piece);
-  }
-  void fire(const std::vector<uint32_t>& pieces) {
-    store->begin_fired(pieces);
-    PieceStore::Fired fired;
-    size_t came = 0;
-    for (;; ++came) {
-      const auto more = store->next_fired(&fired);
-      ASSERT_TRUE(more) << more.error().message;
-      if (!*more) break;
-      check(fired.piece, fired.data);
-      store->release(fired.piece);
-    }
-    ASSERT_EQ(came, pieces.size());
   }
   // The scan, and behind each router some experts of its layer.
   template <class Choose>
@@ -72,12 +37,7 @@ struct Bench {
     }
   }
 
-  format::PieceTable table;
-  Demand demand;
-  FakeReader reader;
   PolicyKind policy;
-  Ledger ledger{uint64_t{1} << 30};
-  std::unique_ptr<PieceStore> store;
 };
 
 void stress(const Shape& shape, Demand demand, PolicyKind policy, uint32_t seed) {

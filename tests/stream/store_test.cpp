@@ -6,8 +6,8 @@
 #include <memory>
 #include <random>
 
-#include "fakes.h"
 #include "io/uring.h"
+#include "store_rig.h"
 
 namespace millrace::stream {
 namespace {
@@ -21,58 +21,21 @@ std::string backend_name(BackendKind kind) {
   return kind == BackendKind::kUring ? "uring" : "pread";
 }
 
-// A store over a fake reader, and a consumer that checks every byte it is given.
-struct Rig {
+struct Rig : StoreRig {
   Rig(const Shape& shape, Demand wanted, unsigned io_threads = 2)
-      : table(make_table(shape)),
-        demand(wanted),
-        reader(table, tested == BackendKind::kUring),
-        threads(io_threads) {}
+      : StoreRig(shape, wanted, tested == BackendKind::kUring), threads(io_threads) {}
 
   void open(uint64_t budget, PolicyKind policy = kDefaultPolicy) {
-    auto planned = plan_residency(table, budget, demand);
-    ASSERT_TRUE(planned) << planned.error().message;
     StoreOptions options;
     options.io_threads = threads;
     options.policy = policy;
     options.backend = tested;
-    auto made = PieceStore::create(table, std::move(*planned), reader, ledger, options);
-    ASSERT_TRUE(made) << made.error().message;
-    store = std::move(*made);
+    ASSERT_NO_FATAL_FAILURE(open_with(budget, options));
     const bool uring = store->reading().find("io_uring, ") == 0;
     ASSERT_EQ(uring, tested == BackendKind::kUring) << store->reading();
   }
-  uint64_t smallest() const {
-    return plan_residency(table, uint64_t{1} << 40, demand)->smallest_budget;
-  }
-  uint64_t full() const { return plan_residency(table, uint64_t{1} << 40, demand)->full_budget; }
-
-  void check(uint32_t piece, const std::byte* data) const {
-    ASSERT_TRUE(holds_pattern(piece, data, table.pieces[piece].bytes)) << "piece " << piece;
-  }
-  void use(uint32_t piece) {
-    const auto data = store->acquire(piece);
-    ASSERT_TRUE(data) << data.error().message;
-    check(piece, *data);
-    store->release(piece);
-  }
   void pass() {
     for (uint32_t p : store->plan().scan) use(p);
-  }
-  // Fires and returns the order in which the pieces came.
-  std::vector<uint32_t> fire(const std::vector<uint32_t>& pieces) {
-    std::vector<uint32_t> order;
-    store->begin_fired(pieces);
-    PieceStore::Fired fired;
-    for (;;) {
-      const auto more = store->next_fired(&fired);
-      EXPECT_TRUE(more) << more.error().message;
-      if (!more || !*more) break;
-      check(fired.piece, fired.data);
-      order.push_back(fired.piece);
-      store->release(fired.piece);
-    }
-    return order;
   }
   std::vector<uint32_t> experts(uint32_t layer, const std::vector<uint32_t>& numbers) const {
     std::vector<uint32_t> pieces;
@@ -80,12 +43,7 @@ struct Rig {
     return pieces;
   }
 
-  format::PieceTable table;
-  Demand demand;
-  FakeReader reader;
   unsigned threads;
-  Ledger ledger{uint64_t{1} << 30};
-  std::unique_ptr<PieceStore> store;
 };
 
 class Store : public testing::TestWithParam<BackendKind> {

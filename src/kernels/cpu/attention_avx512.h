@@ -248,17 +248,8 @@ inline void attend_all_wide(const AttentionArgs* args, uint32_t count) {
 }
 
 void attention_group_wide(const AttentionArgs* args, uint32_t count) {
-  if (count == 0) return;
-  switch (args->kv_type) {
-    case KvType::kF16:
-      return attend_all_wide<uint16_t>(args, count);
-    case KvType::kF32:
-      return attend_all_wide<float>(args, count);
-    case KvType::kQ8:
-      return with_turned(args, count, attend_all_wide<Q8>);
-    case KvType::kQ4:
-      return with_turned(args, count, attend_all_wide<Q4>);
-  }
+  attend_by_type(args, count,
+                 []<class T>(const AttentionArgs* a, uint32_t n) { attend_all_wide<T>(a, n); });
 }
 
 void attention_wide(const AttentionArgs& args) { attention_group_wide(&args, 1); }

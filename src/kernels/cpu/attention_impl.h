@@ -338,18 +338,35 @@ inline void with_turned(const AttentionArgs* args, uint32_t count, F attend) {
   }
 }
 
-void attention_group(const AttentionArgs* args, uint32_t count) {
+// attend.operator()<T>(args, count), T the elements of the queries' KV; they are turned where the keys are.
+template <class Attend>
+inline void attend_by_type(const AttentionArgs* args, uint32_t count, Attend attend) {
   if (count == 0) return;
+  const auto of = [&]<class T>() {
+    const auto run = [&](const AttentionArgs* a, uint32_t n) {
+      attend.template operator()<T>(a, n);
+    };
+    if constexpr (kScaled<T>) {
+      with_turned(args, count, run);
+    } else {
+      run(args, count);
+    }
+  };
   switch (args->kv_type) {
     case KvType::kF16:
-      return attend_all<uint16_t>(args, count);
+      return of.template operator()<uint16_t>();
     case KvType::kF32:
-      return attend_all<float>(args, count);
+      return of.template operator()<float>();
     case KvType::kQ8:
-      return with_turned(args, count, attend_all<Q8>);
+      return of.template operator()<Q8>();
     case KvType::kQ4:
-      return with_turned(args, count, attend_all<Q4>);
+      return of.template operator()<Q4>();
   }
+}
+
+void attention_group(const AttentionArgs* args, uint32_t count) {
+  attend_by_type(args, count,
+                 []<class T>(const AttentionArgs* a, uint32_t n) { attend_all<T>(a, n); });
 }
 
 void attention(const AttentionArgs& args) { attention_group(&args, 1); }

@@ -4,14 +4,6 @@
 #include "kernels/cpu/matmul_i8_avx512.h"
 
 namespace millrace::kernels::avx512_vnni {
-namespace {
-
-struct Int8 {
-  template <Traits T>
-  static constexpr MatmulFn of = matmul_i8_vnni<T>;
-};
-
-}  // namespace
 
 MatmulFn affine_i8(uint8_t bits) { return affine_of<Int8>(bits); }
 

@@ -284,5 +284,11 @@ void matmul_i8_vnni(const MatmulArgs& args) {
   }
 }
 
+// For the tables of kernel_tables.h.
+struct Int8 {
+  template <Traits T>
+  static constexpr MatmulFn of = matmul_i8_vnni<T>;
+};
+
 }  // namespace
 }  // namespace millrace::kernels

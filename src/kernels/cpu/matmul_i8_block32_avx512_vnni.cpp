@@ -4,14 +4,6 @@
 #include "kernels/cpu/matmul_i8_avx512.h"
 
 namespace millrace::kernels::avx512_vnni {
-namespace {
-
-struct Int8 {
-  template <Traits T>
-  static constexpr MatmulFn of = matmul_i8_vnni<T>;
-};
-
-}  // namespace
 
 MatmulFn block32_i8(format::WeightFormat format) { return block32_of<Int8>(format); }
 

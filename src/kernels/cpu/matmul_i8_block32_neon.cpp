@@ -4,14 +4,6 @@
 #include "kernels/cpu/matmul_i8_neon.h"
 
 namespace millrace::kernels::neon {
-namespace {
-
-struct Int8 {
-  template <Traits T>
-  static constexpr MatmulFn of = matmul_i8<T>;
-};
-
-}  // namespace
 
 MatmulFn block32_i8(format::WeightFormat format) { return block32_of<Int8>(format); }
 

@@ -4,14 +4,6 @@
 #include "kernels/cpu/matmul_i8_neon.h"
 
 namespace millrace::kernels::neon_dotprod {
-namespace {
-
-struct Int8 {
-  template <Traits T>
-  static constexpr MatmulFn of = matmul_i8<T>;
-};
-
-}  // namespace
 
 MatmulFn kquants_i8(format::WeightFormat format) { return kquants_of<Int8>(format); }
 

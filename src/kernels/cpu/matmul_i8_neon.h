@@ -249,5 +249,11 @@ void matmul_i8(const MatmulArgs& args) {
   }
 }
 
+// For the tables of kernel_tables.h.
+struct Int8 {
+  template <Traits T>
+  static constexpr MatmulFn of = matmul_i8<T>;
+};
+
 }  // namespace
 }  // namespace millrace::kernels

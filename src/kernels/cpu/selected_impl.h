@@ -127,22 +127,9 @@ inline void attend_selected(const AttentionArgs& args) {
   for (uint32_t i = 0; i < dims; ++i) args.out[i] /= running.total;
 }
 
-template <class T>
-void attend_selected_one(const AttentionArgs* args, uint32_t) {
-  attend_selected<T>(*args);
-}
-
 void attention_selected(const AttentionArgs& args) {
-  switch (args.kv_type) {
-    case KvType::kF16:
-      return attend_selected<uint16_t>(args);
-    case KvType::kF32:
-      return attend_selected<float>(args);
-    case KvType::kQ8:
-      return with_turned(&args, 1, attend_selected_one<Q8>);
-    case KvType::kQ4:
-      return with_turned(&args, 1, attend_selected_one<Q4>);
-  }
+  attend_by_type(&args, 1,
+                 []<class T>(const AttentionArgs* a, uint32_t) { attend_selected<T>(*a); });
 }
 
 }  // namespace
