@@ -153,8 +153,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 
   // What can be refused is refused before weights are read.
   stream::StoreOptions store_options;
-  // Bounce buffers of models in place were sized with all else; packed ones need none.
-  store_options.io_threads = m.packed ? options.io_threads : sizing.io_threads;
+  store_options.io_threads = options.io_threads;
+  store_options.buffers = sizing.io_buffers;
   store_options.backend = backend_kind(options.io_backend);
   store_options.arena.lock = options.mlock;
   store_options.arena.huge_pages = options.huge_pages == HugePages::kOff ? stream::HugePages::kOff

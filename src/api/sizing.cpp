@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "api/wave.h"
 #include "base/numeric.h"
@@ -17,6 +18,8 @@ constexpr uint64_t kMiB = 1 << 20;
 // Beyond what is resident when sizes are decided: thread stacks, heap of the token loop, page
 // tables.
 constexpr uint64_t kProcessSlack = 24 * kMiB;
+// Reads in flight that are planned for, where each takes a buffer: under a tight ceiling, and else.
+constexpr unsigned kFewBuffers = 4, kManyBuffers = 8;
 constexpr uint64_t kSmallestMargin = kMiB;
 // What a whole machine keeps for others when no ceiling is given.
 constexpr uint64_t kSystemReserve = 1024 * kMiB;
@@ -40,15 +43,11 @@ model::ForwardOptions forward_options(const EngineOptions& options, const model:
 Expected<uint64_t> reader_scratch(const Model::Impl& model) {
   uint64_t most = 0;
   if (model.packed) return most;
-  format::PieceKind last_kind = format::PieceKind::kFinal;
-  int last_layer = -2;
   for (const auto& piece : model.table.pieces) {
-    if (piece.kind == last_kind && piece.layer == last_layer) continue;  // siblings need the same
-    last_kind = piece.kind, last_layer = piece.layer;
-    MILLRACE_ASSIGN(const uint64_t bytes, format::fill_scratch_bytes(model.source(), piece));
-    most = std::max(most, bytes);
+    MILLRACE_ASSIGN(const auto fill, format::PieceFill::plan(model.source(), piece));
+    most = std::max(most, fill.scratch_bytes());
   }
-  return most;
+  return round_up(most, uint64_t{4096});
 }
 
 void describe_kinds(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits,
@@ -143,9 +142,12 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   plan.ceiling = ceiling.bytes;
   s.ceiling_source = ceiling.source;
   plan.process_bytes = stream::current_rss() + kProcessSlack;
-  s.io_threads = options.io_threads ? options.io_threads : 4;
   MILLRACE_ASSIGN(const uint64_t scratch, reader_scratch(model));
-  s.io_scratch = scratch * s.io_threads;
+  const unsigned least_buffers = options.io_threads ? options.io_threads : kFewBuffers;
+  s.io_buffers = least_buffers;
+  if (options.io_threads == 0 && scratch * kManyBuffers <= plan.ceiling / 32)
+    s.io_buffers = kManyBuffers;
+  s.io_scratch = scratch * s.io_buffers;
 
   // Context: what was asked for, else as much as the model was made for, up to 4096 and a quarter
   // of the ceiling.
@@ -202,10 +204,11 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   // The least that works does not depend on the ceiling. The process itself differs a little from
   // run to run; the margin lets the number work in the next one.
   const uint32_t chosen_context = context, chosen_chunk = chunk;
+  const uint64_t chosen_scratch = std::exchange(s.io_scratch, scratch * least_buffers);
   while (shrink()) {
   }
   plan.smallest_memory = round_up(fixed_bytes() + whole.smallest_budget, kMiB) + kSmallestMargin;
-  context = chosen_context, chunk = chosen_chunk;
+  context = chosen_context, chunk = chosen_chunk, s.io_scratch = chosen_scratch;
 
   // Explicit huge pages are whole: each class of slots may end in one that is used in part.
   const uint64_t rounding =

@@ -14,9 +14,9 @@ struct Sizing {
   stream::Demand demand;
   model::KvShape kv;
   model::ForwardOptions forward;
-  uint32_t shared_chunk = 0;  // prompt rows in a step in which other requests make tokens
-  uint64_t io_scratch = 0;    // bytes of the readers' bounce buffers
-  unsigned io_threads = 4;
+  uint32_t shared_chunk = 0;   // prompt rows in a step in which other requests make tokens
+  uint64_t io_scratch = 0;     // bytes of the readers' bounce buffers
+  unsigned io_buffers = 4;     // reads in flight, where each takes a bounce buffer
   std::string ceiling_source;  // "physical memory", "cgroup ...", "--memory"
 };
 

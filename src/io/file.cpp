@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/stat.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +18,8 @@
 
 namespace millrace::io {
 namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 tl::unexpected<Error> system_error(const std::string& path, std::string_view what, int error) {
   return fail(error == ENOENT ? Code::kNotFound : Code::kIo, "{}: {}: {}", path, what,
@@ -176,9 +179,13 @@ Expected<bool> ReadProgress::advance(int64_t got) {
 Expected<AlignedBuffer> AlignedBuffer::allocate(uint64_t bytes) {
   AlignedBuffer buffer;
   buffer.bytes_ = bytes;
-  buffer.data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, round_up(bytes, kAlign))));
+  // Large reads go to the disk in as many requests as there are pieces of memory: huge pages make few.
+  const bool huge = bytes >= kHugePage;
+  const uint64_t align = huge ? kHugePage : kAlign;
+  buffer.data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, round_up(bytes, align))));
   if (!buffer.data_ && bytes != 0)
     return fail(Code::kNoMemory, "no memory for a read buffer of {} bytes", bytes);
+  if (huge) (void)::madvise(buffer.data(), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   return buffer;
 }
 

@@ -49,15 +49,16 @@ class ReadBackend {
   virtual std::string describe() const = 0;  // "pread pool, 4 reads in flight"
 };
 
-// `capacity` bounds the reads outstanding at a time; nothing is allocated after creation. `depth`:
-// reads that are with the disk at a time, of which each needs a thread of the pool.
-std::unique_ptr<ReadBackend> make_pread_pool(PieceReader& reader, unsigned depth,
+// `capacity` bounds the pieces outstanding at a time; nothing is allocated after creation. `depth`:
+// reads that are with the disk at a time, of which each needs a thread of the pool. Several threads
+// read the steps of one piece together. `watch` is told when a piece has been fetched; may be null.
+std::unique_ptr<ReadBackend> make_pread_pool(PieceReader& reader, ReadWatch* watch, unsigned depth,
                                              uint32_t capacity);
 
 // One thread drives all reads. Slots are registered with the kernel when they are first read into,
 // as far as RLIMIT_MEMLOCK goes; describe() says how far that was. Fails with kUnsupported and the
 // reason where there is no io_uring, or where pieces are made while they are read (in place).
-Expected<std::unique_ptr<ReadBackend>> make_uring_backend(PieceReader& reader, unsigned depth,
-                                                          uint32_t capacity);
+Expected<std::unique_ptr<ReadBackend>> make_uring_backend(PieceReader& reader, ReadWatch* watch,
+                                                          unsigned depth, uint32_t capacity);
 
 }  // namespace millrace::stream

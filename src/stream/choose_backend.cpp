@@ -35,8 +35,8 @@ struct Measured {
 std::string why_not_measured(PieceReader& reader, const BackendFacts& facts) {
   WholePieces* const pieces = reader.whole();
   if (pieces == nullptr)
-    return "source files are rearranged while they are read, which takes threads";
-  if (facts.piece_bytes == 0) return "nothing is read again once it is loaded";
+    return "source files are rearranged while they are read: by threads, as many as have a buffer";
+  if (facts.read_bytes == 0) return "nothing is read again once it is loaded";
   const io::File& file = pieces->copies().file(0);
   if (file.mode() != io::Mode::kDirect)
     return "reads through the page cache are copies, which take threads";
@@ -48,7 +48,7 @@ Measured measure(PieceReader& reader, const BackendFacts& facts, const std::stri
   Measured out;
   const bool pread = facts.kind != BackendKind::kUring;
   const bool uring = facts.kind != BackendKind::kPread && no_uring.empty();
-  const uint64_t request = std::min(round_up(facts.piece_bytes, io::kAlign), kMostRequest);
+  const uint64_t request = std::min(round_up(facts.read_bytes, io::kAlign), kMostRequest);
   io::CurveLimits limits;
   const unsigned asked[] = {facts.depth};
   limits.depths = facts.depth != 0 ? std::span<const unsigned>(asked) : kDepths;
@@ -97,6 +97,7 @@ ChosenBackend choose_backend(PieceReader& reader, const BackendFacts& facts) {
   Measured choice;
   choice.kind = facts.kind == BackendKind::kUring ? BackendKind::kUring : BackendKind::kPread;
   if (facts.depth != 0) choice.depth = facts.depth;
+  if (facts.depth == 0 && facts.buffers != 0) choice.depth = facts.buffers;
   const bool settled = facts.kind != BackendKind::kAuto && facts.depth != 0;
   const std::string why = why_not_measured(reader, facts);
   if (settled) {
@@ -115,14 +116,14 @@ ChosenBackend choose_backend(PieceReader& reader, const BackendFacts& facts) {
 
   ChosenBackend out;
   // Each disk gets as many; but where each read takes a buffer, their number is settled.
-  const bool each_disk = facts.depth == 0 && reader.scratch_bytes() == 0;
+  const bool each_disk = facts.depth == 0 && facts.buffers == 0;
   out.depth = choice.depth * (each_disk ? std::max(1u, reader.devices()) : 1);
-  out.depth = std::min(out.depth, std::max(1u, facts.capacity));
+  if (facts.buffers == 0) out.depth = std::min(out.depth, std::max(1u, facts.capacity));
   out.reason = choice.reason;
   if (facts.kind != BackendKind::kPread && !no_uring.empty())
     out.reason += fmt::format("; no io_uring: {}", no_uring);
   if (choice.kind == BackendKind::kUring) {
-    auto uring = make_uring_backend(reader, out.depth, facts.capacity);
+    auto uring = make_uring_backend(reader, facts.watch, out.depth, facts.capacity);
     if (uring) {
       out.backend = std::move(*uring);
       return out;
@@ -131,7 +132,7 @@ ChosenBackend choose_backend(PieceReader& reader, const BackendFacts& facts) {
                              facts.kind == BackendKind::kUring ? "asked for" : "chosen",
                              uring.error().message);
   }
-  out.backend = make_pread_pool(reader, out.depth, facts.capacity);
+  out.backend = make_pread_pool(reader, facts.watch, out.depth, facts.capacity);
   return out;
 }
 

@@ -16,9 +16,11 @@ enum class BackendKind : uint8_t { kAuto, kPread, kUring };
 struct BackendFacts {
   BackendKind kind = BackendKind::kAuto;
   unsigned depth = 0;               // reads in flight; 0: chosen
+  unsigned buffers = 0;             // where each read takes one: how many were planned for
   uint32_t capacity = 1;            // slots
   std::span<std::byte> arena = {};  // not in use yet: the probe reads into it
-  uint64_t piece_bytes = 0;         // of most of what is streamed; 0: nothing is
+  uint64_t read_bytes = 0;          // of most reads while streaming; 0: nothing is read again
+  ReadWatch* watch = nullptr;       // told of pieces that were fetched
 };
 
 struct ChosenBackend {

@@ -94,8 +94,10 @@ Expected<std::shared_ptr<const io::File>> Copies::open_again(const io::File& old
   return std::make_shared<const io::File>(std::move(file));
 }
 
-Expected<Copies::Lease> Copies::begin(uint32_t index, uint64_t bytes, uint64_t end) {
+Expected<Copies::Lease> Copies::begin(uint32_t index, uint32_t piece, uint64_t bytes,
+                                      uint64_t end) {
   Lease lease;
+  lease.piece = piece;
   lease.index = index;
   lease.bytes = bytes;
   bool failed = false;
@@ -113,6 +115,7 @@ Expected<Copies::Lease> Copies::begin(uint32_t index, uint64_t bytes, uint64_t e
     lease.queued = copy.queued;
   }
   lease.start = Clock::now();
+  if (watch_) lease.begun_ns = watch_->begin(piece);
   if (!failed) return lease;
   auto again = open_again(*lease.file);
   if (!again) {
@@ -130,6 +133,7 @@ Expected<Copies::Lease> Copies::begin(uint32_t index, uint64_t bytes, uint64_t e
 
 void Copies::end(const Lease& lease, const Error* error) {
   const std::chrono::duration<double> taken = Clock::now() - lease.start;
+  if (watch_) watch_->end(lease.piece, lease.bytes, lease.begun_ns, error == nullptr);
   std::lock_guard lock(mutex_);
   Copy& copy = copies_[lease.copy];
   copy.queued -= lease.bytes;
@@ -139,13 +143,23 @@ void Copies::end(const Lease& lease, const Error* error) {
     copy.rate = copy.rate > 0 ? copy.rate + kNewest * (rate - copy.rate) : rate;
     return;
   }
+  failed(lease, *error);
+}
+
+void Copies::reject(const Lease& lease, const Error& error) {
+  std::lock_guard lock(mutex_);
+  failed(lease, error);
+}
+
+void Copies::failed(const Lease& lease, const Error& error) {
+  Copy& copy = copies_[lease.copy];
   copy.files[lease.index].failed = true;
   const auto left = std::ranges::count_if(copies_, [](const Copy& c) { return !c.dropped; });
   if (copy.dropped || left < 2) return;
   copy.dropped = true;
   notes_.push_back(fmt::format("{}: no longer read, the other cop{} of the model serve{}: {}",
                                copy.folder, left == 2 ? "y" : "ies", left == 2 ? "s" : "",
-                               error->message));
+                               error.message));
 }
 
 std::vector<std::string> Copies::notes() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/file.h"
+#include "stream/read_watch.h"
 
 namespace millrace::stream {
 
@@ -23,6 +24,8 @@ class Copies {
     int place = -1;  // in descriptors(), -1 when the file was opened again since
     uint64_t bytes = 0, queued = 0;
     Clock::time_point start;
+    uint32_t piece = 0;
+    uint64_t begun_ns = 0;  // of the watch
   };
 
   // paths[copy][file]; the first copy is the model itself, and all must have its sizes. A file
@@ -37,11 +40,15 @@ class Copies {
   uint32_t devices() const;              // different disks that hold files
   std::vector<int> descriptors() const;  // of all files of all copies, by Lease::place
 
-  // Chooses a copy for a read of `bytes` that ends before `end`. A file that failed is opened
-  // again, and the error says so when that does not work.
-  Expected<Lease> begin(uint32_t index, uint64_t bytes, uint64_t end);
-  // The read is over. With an error the copy is dropped if another one is left.
+  // Chooses a copy for a read of `bytes`, for a piece, that ends before `end`. A file that failed is
+  // opened again, and the error says so when that does not work.
+  Expected<Lease> begin(uint32_t index, uint32_t piece, uint64_t bytes, uint64_t end);
+  // The disk is done with it. With an error the copy is dropped if another one is left.
   void end(const Lease& lease, const Error* error);
+  // What a read brought is wrong, which was found behind end().
+  void reject(const Lease& lease, const Error& error);
+
+  void watch(ReadWatch* watch) { watch_ = watch; }  // of every read; not while anything is read
   // Tries that a read is worth: two, and with mirrors one for each copy.
   unsigned tries() const { return std::max(2u, copies()); }
 
@@ -61,10 +68,12 @@ class Copies {
   };
 
   uint32_t choose(uint64_t bytes);
+  void failed(const Lease& lease, const Error& error);
   Expected<std::shared_ptr<const io::File>> open_again(const io::File& old) const;
 
   io::Mode mode_ = io::Mode::kBuffered;
   io::ReadHook* hook_ = nullptr;
+  ReadWatch* watch_ = nullptr;
   std::vector<std::shared_ptr<const io::File>> first_;
   std::mutex mutex_;
   std::vector<Copy> copies_;

@@ -14,7 +14,7 @@ Expected<std::unique_ptr<IoTrace>> IoTrace::create(const std::string& path,
     return fail(Code::kIo, "{}: the trace of reads cannot be written: {}", path,
                 std::strerror(errno));
   std::unique_ptr<IoTrace> trace(new IoTrace(file, path, table));
-  const nlohmann::ordered_json head = {{"millrace_io_trace", 1}, {"model", model}};
+  const nlohmann::ordered_json head = {{"millrace_io_trace", 2}, {"model", model}};
   trace->failed_ = std::fprintf(file, "%s\n", head.dump().c_str()) < 0;
   return trace;
 }
@@ -26,7 +26,8 @@ IoTrace::~IoTrace() {
 void IoTrace::add(const ReadRecord& r) {
   const std::string line =
       fmt::format("{} {} {} {} {}\n", r.begin_ns - begin_ns_, r.end_ns - begin_ns_, r.bytes,
-                  r.wanted ? "wanted" : "ahead", table_.pieces[r.piece].name);
+                  r.wanted_ns == 0 ? std::string("-") : fmt::to_string(r.wanted_ns - begin_ns_),
+                  table_.pieces[r.piece].name);
   std::lock_guard lock(mutex_);
   if (file_ && std::fwrite(line.data(), 1, line.size(), file_) != line.size()) failed_ = true;
 }

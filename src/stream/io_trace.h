@@ -1,8 +1,8 @@
 // A record of every read of weights (run --io-trace): proof of what the disk did, and when.
 //
-// Text. First a line of JSON: {"millrace_io_trace":1,"model":...}; then a line for each read that succeeded,
-// in the order in which they ended: BEGIN END BYTES wanted|ahead PIECE. Times are nanoseconds since the
-// trace began.
+// Text. First a line of JSON: {"millrace_io_trace":2,"model":...}; then a line for each read of a file that
+// succeeded, in the order in which they ended: BEGIN END BYTES WANTED PIECE. Times are nanoseconds since the
+// trace began; WANTED is when the computation began to wait for the piece, - when nobody waits for it.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "format/piece.h"
-#include "stream/timed_reader.h"
+#include "stream/read_log.h"
 
 namespace millrace::stream {
 

@@ -1,7 +1,7 @@
 // When the disk works and when it rests although someone waits for it.
 //
-// "Busy" is the time with at least one read in flight, "idle" the time in which a piece was wanted
-// and none was. Called by the consumer (what is wanted) and by the threads that read.
+// "Busy" is the time with at least one read in flight, "idle" the time in which bytes of a piece were
+// wanted and none was. Called by the consumer (what is wanted) and by the threads that read.
 #pragma once
 
 #include <chrono>
@@ -20,18 +20,22 @@ class ReadClock {
                                  std::chrono::nanoseconds(1));
   }
 
-  // The consumer needs a piece that is not there.
+  // The consumer needs a piece of which bytes are not there.
   void want(uint32_t piece) {
     std::lock_guard lock(mutex_);
-    advance(now());
-    wants_ += wanted_[piece] == 0;
-    wanted_[piece] = 1;
+    const uint64_t at = now();
+    advance(at);
+    if (wanted_[piece] != 0) return;
+    ++wants_;
+    wanted_[piece] = at;
   }
+  // All bytes of it are there, or it is needed no more.
   void give_up(uint32_t piece) {
     std::lock_guard lock(mutex_);
     advance(now());
     forget(piece);
   }
+  // A read is with the disk. Returns the time.
   uint64_t begin() {
     std::lock_guard lock(mutex_);
     const uint64_t at = now();
@@ -41,16 +45,14 @@ class ReadClock {
   }
   struct End {
     uint64_t at = 0;
-    bool wanted = false;
+    uint64_t wanted_ns = 0;  // since when its piece is needed; 0: it is not
   };
   End end(uint32_t piece) {
     std::lock_guard lock(mutex_);
     const uint64_t at = now();
     advance(at);
     --reading_;
-    const bool wanted = wanted_[piece] != 0;
-    forget(piece);
-    return {at, wanted};
+    return {at, wanted_[piece]};
   }
 
   struct Times {
@@ -71,12 +73,12 @@ class ReadClock {
     last_ = at;
   }
   void forget(uint32_t piece) {
-    wants_ -= wanted_[piece];
+    wants_ -= wanted_[piece] != 0;
     wanted_[piece] = 0;
   }
 
   mutable std::mutex mutex_;
-  std::vector<uint8_t> wanted_;
+  std::vector<uint64_t> wanted_;  // since when, 0: not
   uint32_t wants_ = 0, reading_ = 0;
   uint64_t last_ = 0;
   Times times_;

@@ -55,6 +55,7 @@ class ReadQueue {
   explicit ReadQueue(uint32_t capacity) : demand_(capacity), ahead_(capacity), done_(capacity) {}
 
   bool waiting() const { return !demand_.empty() || !ahead_.empty(); }
+  bool demanded() const { return !demand_.empty(); }
   void push(const ReadRequest& request) {
     (request.urgency == Urgency::kDemand ? demand_ : ahead_).push(request);
   }

@@ -10,70 +10,93 @@
 namespace millrace::stream {
 namespace {
 
-// Source bytes of one fill, counted.
-class FileBytes : public format::SourceBytes {
- public:
-  explicit FileBytes(Copies& copies) : copies_(copies) {}
-
-  Expected<const std::byte*> read(uint32_t file, uint64_t offset, uint64_t bytes,
-                                  std::span<std::byte> buffer) override {
-    for (unsigned left = copies_.tries();; --left) {
-      auto at = read_once(file, offset, bytes, buffer);
-      if (at || left <= 1) return at;
-    }
-  }
-
-  uint64_t total() const { return total_; }
-
- private:
-  Expected<const std::byte*> read_once(uint32_t file, uint64_t offset, uint64_t bytes,
-                                       std::span<std::byte> buffer) {
-    MILLRACE_ASSIGN(const Copies::Lease lease, copies_.begin(file, bytes, offset + bytes));
-    const bool direct = lease.file->mode() == io::Mode::kDirect;
-    const uint64_t front = direct ? offset % io::kAlign : 0;
-    const auto to = buffer.first(direct ? format::fill_window_bytes(offset, bytes) : bytes);
-    auto got = lease.file->read(offset - front, to, front + bytes);
-    copies_.end(lease, got ? nullptr : &got.error());
-    if (!got) return tl::make_unexpected(std::move(got.error()));
-    total_ += *got;
-    return to.data() + front;
-  }
-
-  Copies& copies_;
-  uint64_t total_ = 0;
-};
-
 class InPlaceReader : public PieceReader {
  public:
+  // Steps and the largest read of a piece.
+  struct Shape {
+    uint32_t steps = 1;
+    uint32_t largest_read = 0;
+  };
   InPlaceReader(const format::ModelSource& source, const format::PieceTable& table,
-                std::unique_ptr<Copies> copies, io::Mode mode, uint64_t scratch)
+                std::unique_ptr<Copies> copies, io::Mode mode, uint64_t scratch,
+                std::vector<Shape> shapes)
       : source_(source),
         table_(table),
         copies_(std::move(copies)),
         mode_(mode),
-        scratch_(scratch) {}
+        scratch_(scratch),
+        shapes_(std::move(shapes)) {}
 
   uint64_t scratch_bytes() const override { return scratch_; }
+  uint32_t steps(uint32_t piece) const override { return shapes_[piece].steps; }
+  uint64_t largest_read(uint32_t piece) const override { return shapes_[piece].largest_read; }
 
   Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot,
                           std::span<std::byte> scratch) override {
-    FileBytes bytes(*copies_);
-    Status filled = format::fill_piece(source_, table_.pieces[piece], bytes, scratch, slot);
-    if (filled) return bytes.total();
-    return with_context(fmt::format("piece '{}'", table_.pieces[piece].name),
-                        std::move(filled.error()));
+    uint64_t total = 0;
+    for (uint32_t step = 0; step < steps(piece); ++step) {
+      MILLRACE_ASSIGN(const uint64_t bytes, read_step(piece, step, slot, scratch, [] {}));
+      total += bytes;
+    }
+    return total;
+  }
+
+  Expected<uint64_t> read_step(uint32_t piece, uint32_t step, std::span<std::byte> slot,
+                               std::span<std::byte> scratch, const Landed& landed) override {
+    // Planned anew each time: plans of all pieces would be megabytes.
+    auto fill = format::PieceFill::plan(source_, table_.pieces[piece]);
+    if (!fill) return named(piece, std::move(fill.error()));
+    uint64_t total = 0;
+    for (const auto& read : fill->reads(step)) {
+      auto bytes = fetch(piece, read, scratch.subspan(read.window));
+      if (!bytes) return named(piece, std::move(bytes.error()));
+      total += *bytes;
+    }
+    landed();
+    fill->pack(step, scratch, slot);
+    return total;
   }
 
   std::string mode() const override { return std::string(io::name(mode_)); }
+  void watch(ReadWatch* watch) override { copies_->watch(watch); }
   uint32_t devices() const override { return copies_->devices(); }
   std::vector<std::string> notes() override { return copies_->notes(); }
 
  private:
+  tl::unexpected<Error> named(uint32_t piece, Error error) const {
+    return with_context(fmt::format("piece '{}'", table_.pieces[piece].name), std::move(error));
+  }
+
+  // Reads into `window`; returns the bytes that came from the disk.
+  Expected<uint64_t> fetch(uint32_t piece, const format::PieceFill::Read& read,
+                           std::span<std::byte> window) {
+    for (unsigned left = copies_->tries();; --left) {
+      auto got = fetch_once(piece, read, window);
+      if (got || left <= 1) return got;
+    }
+  }
+
+  Expected<uint64_t> fetch_once(uint32_t piece, const format::PieceFill::Read& read,
+                                std::span<std::byte> window) {
+    MILLRACE_ASSIGN(const Copies::Lease lease,
+                    copies_->begin(read.file, piece, read.bytes, read.offset + read.bytes));
+    const bool direct = lease.file->mode() == io::Mode::kDirect;
+    const uint64_t front = read.offset % io::kAlign;
+    auto got =
+        direct ? lease.file->read(read.offset - front,
+                                  window.first(format::fill_window_bytes(read.offset, read.bytes)),
+                                  front + read.bytes)
+               : lease.file->read(read.offset, window.subspan(front, read.bytes));
+    copies_->end(lease, got ? nullptr : &got.error());
+    return got;
+  }
+
   const format::ModelSource& source_;
   const format::PieceTable& table_;
   std::unique_ptr<Copies> copies_;
   io::Mode mode_;
   uint64_t scratch_;
+  std::vector<Shape> shapes_;  // [pieces]
 };
 
 // Source files carry no hashes: a mirror's header, which names and places all tensors, must be the
@@ -115,11 +138,13 @@ Expected<std::unique_ptr<PieceReader>> make_in_place_reader(const format::ModelS
                                                             const format::PieceTable& table,
                                                             const InPlaceReaderOptions& options) {
   uint64_t scratch = 0;
+  std::vector<InPlaceReader::Shape> shapes;
+  shapes.reserve(table.pieces.size());
   for (const format::Piece& piece : table.pieces) {
-    auto bytes = format::fill_scratch_bytes(source, piece);
-    if (!bytes)
-      return with_context(fmt::format("piece '{}'", piece.name), std::move(bytes.error()));
-    scratch = std::max(scratch, *bytes);
+    auto fill = format::PieceFill::plan(source, piece);
+    if (!fill) return with_context(fmt::format("piece '{}'", piece.name), std::move(fill.error()));
+    scratch = std::max(scratch, fill->scratch_bytes());
+    shapes.push_back({fill->steps(), static_cast<uint32_t>(fill->largest_read())});
   }
   std::vector<std::vector<std::string>> paths(1);
   for (const format::SourceFile& from : source.files) paths[0].push_back(from.path);
@@ -139,7 +164,8 @@ Expected<std::unique_ptr<PieceReader>> make_in_place_reader(const format::ModelS
       MILLRACE_TRY(check_samples(source.files[i], paths[c][i]));
     }
   }
-  return std::make_unique<InPlaceReader>(source, table, std::move(copies), options.mode, scratch);
+  return std::make_unique<InPlaceReader>(source, table, std::move(copies), options.mode, scratch,
+                                         std::move(shapes));
 }
 
 }  // namespace millrace::stream

@@ -25,14 +25,20 @@ class PackedReader : public PieceReader, public WholePieces {
   uint64_t scratch_bytes() const override { return 0; }
 
   Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot,
-                          std::span<std::byte>) override {
+                          std::span<std::byte> scratch) override {
+    return read_step(piece, 0, slot, scratch, [] {});
+  }
+  Expected<uint64_t> read_step(uint32_t piece, uint32_t, std::span<std::byte> slot,
+                               std::span<std::byte>, const Landed& there) override {
     for (unsigned left = copies_->tries();; --left) {
-      Status status = read_once(piece, slot);
+      Status status = read_once(piece, slot, there);
       if (status) return table_.pieces[piece].bytes;
       if (left <= 1) return tl::make_unexpected(std::move(status.error()));
     }
   }
 
+  uint64_t largest_read(uint32_t piece) const override { return table_.pieces[piece].bytes; }
+  void watch(ReadWatch* watch) override { copies_->watch(watch); }
   std::string mode() const override { return std::string(io::name(options_.mode)); }
   WholePieces* whole() override { return this; }
   uint32_t devices() const override { return copies_->devices(); }
@@ -41,19 +47,20 @@ class PackedReader : public PieceReader, public WholePieces {
 
   Expected<Place> begin(uint32_t index) override {
     const format::Piece& piece = table_.pieces[index];
-    auto lease = copies_->begin(piece.file, piece.bytes, piece.offset + piece.bytes);
+    auto lease = copies_->begin(piece.file, index, piece.bytes, piece.offset + piece.bytes);
     if (!lease) return named(index, lease.error());
     return Place{std::move(*lease), piece.offset, piece.bytes};
   }
 
-  Status end(uint32_t index, const Place& place, Status read, std::span<std::byte> slot) override {
-    if (read) {
-      read = check(index, place.lease, slot);
-    } else {
-      read = named(index, std::move(read.error()));
-    }
+  Status landed(uint32_t index, const Place& place, Status read) override {
+    if (!read) read = named(index, std::move(read.error()));
     copies_->end(place.lease, read ? nullptr : &read.error());
     return read;
+  }
+  Status check(uint32_t index, const Place& place, std::span<const std::byte> slot) override {
+    Status status = check_hash(index, place.lease, slot);
+    if (!status) copies_->reject(place.lease, status.error());
+    return status;
   }
 
  private:
@@ -61,17 +68,19 @@ class PackedReader : public PieceReader, public WholePieces {
     return with_context(fmt::format("piece '{}'", table_.pieces[index].name), std::move(error));
   }
 
-  Status read_once(uint32_t index, std::span<std::byte> slot) {
+  Status read_once(uint32_t index, std::span<std::byte> slot, const Landed& there) {
     MILLRACE_ASSIGN(const Place place, begin(index));
     auto got = place.lease.file->read(place.offset, slot.first(place.bytes));
     Status status;
     if (!got) status = tl::make_unexpected(std::move(got.error()));
-    return end(index, place, std::move(status), slot);
+    MILLRACE_TRY(landed(index, place, std::move(status)));
+    there();
+    return check(index, place, slot);
   }
 
   // At the first read of each copy, and at every read of a file that had to be opened again: it may be
   // another one. A flag may be seen late by another thread; it then checks once more.
-  Status check(uint32_t index, const Copies::Lease& lease, std::span<const std::byte> slot) {
+  Status check_hash(uint32_t index, const Copies::Lease& lease, std::span<const std::byte> slot) {
     const io::File& file = *lease.file;
     const format::Piece& piece = table_.pieces[index];
     auto& verified = verified_[uint64_t{lease.copy} * table_.pieces.size() + index];

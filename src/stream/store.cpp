@@ -33,16 +33,21 @@ uint64_t committed(const ResidencyPlan& plan, size_t c) {
   return (uint64_t{plan.classes[c].pinned} + plan.classes[c].shared) * plan.classes[c].slot_bytes;
 }
 
-// Size of the pieces that most streamed bytes come in; 0: everything has a slot of its own.
-uint64_t streamed_piece(const ResidencyPlan& plan) {
-  uint64_t most = 0, bytes = 0;
-  for (const SlotClass& c : plan.classes) {
+// Size of the reads that most streamed bytes come in; 0: everything has a slot of its own.
+uint64_t streamed_read(const ResidencyPlan& plan, const PieceReader& reader) {
+  uint64_t most = 0;
+  size_t streamed = plan.classes.size();
+  for (size_t i = 0; i < plan.classes.size(); ++i) {
+    const SlotClass& c = plan.classes[i];
     const uint64_t held = uint64_t{c.pinned} + c.shared;
     if (held >= c.pieces || (c.pieces - held) * c.slot_bytes <= most) continue;
     most = (c.pieces - held) * c.slot_bytes;
-    bytes = c.slot_bytes;
+    streamed = i;
   }
-  return bytes;
+  for (uint32_t p = 0; p < plan.class_of.size(); ++p) {
+    if (plan.class_of[p] == streamed && !plan.pinned[p]) return reader.largest_read(p);
+  }
+  return 0;
 }
 
 class Store : public PieceStore {
@@ -56,8 +61,9 @@ class Store : public PieceStore {
         io_bytes_(io_bytes),
         slots_(table, plan_, arena_, options.policy),
         prefetch_(std::move(prefetch)),
-        clock_(table.pieces.size()),
-        timed_(reader, clock_, options.on_read) {
+        reader_(reader),
+        log_(table.pieces.size(), options.on_read) {
+    reader_.watch(&log_);
     class_blocked_.resize(plan_.classes.size());
     fired_.reserve(256);
     pending_.reserve(256);
@@ -75,11 +81,13 @@ class Store : public PieceStore {
     }
     // With another budget any number of pieces may have slots.
     ChosenBackend chosen =
-        choose_backend(timed_, {.kind = options.backend,
-                                .depth = options.io_threads,
-                                .capacity = static_cast<uint32_t>(table_.pieces.size()),
-                                .arena = {arena_.region(widest), committed(plan_, widest)},
-                                .piece_bytes = streamed_piece(plan_)});
+        choose_backend(reader_, {.kind = options.backend,
+                                 .depth = options.io_threads,
+                                 .buffers = reader_.scratch_bytes() != 0 ? options.buffers : 0,
+                                 .capacity = static_cast<uint32_t>(table_.pieces.size()),
+                                 .arena = {arena_.region(widest), committed(plan_, widest)},
+                                 .read_bytes = streamed_read(plan_, reader_),
+                                 .watch = &log_});
     backend_ = std::move(chosen.backend);
     why_backend_ = std::move(chosen.reason);
     most_ahead_ = 2 * chosen.depth;
@@ -88,6 +96,7 @@ class Store : public PieceStore {
 
   ~Store() override {
     backend_.reset();  // no read may outlive the arena
+    reader_.watch(nullptr);
     ledger_.release(Use::kWeights, plan_.arena_bytes + rounding());
     ledger_.release(Use::kIo, io_bytes_);
   }
@@ -132,10 +141,10 @@ class Store : public PieceStore {
       count(hit ? counters_.scan_hits : counters_.scan_misses);
     }
     if (!hit) {
-      clock_.want(piece);
+      log_.clock().want(piece);
       Status brought = bring(piece);
       if (!brought) {
-        clock_.give_up(piece);
+        log_.clock().give_up(piece);
         return tl::make_unexpected(std::move(brought.error()));
       }
     }
@@ -164,7 +173,7 @@ class Store : public PieceStore {
       entry.fired = true;
       fired_.push_back(piece);
       prefetch_.count_use(piece, entry.state == PieceState::kAbsent);
-      if (entry.state != PieceState::kResident) clock_.want(piece);
+      if (entry.state != PieceState::kResident) log_.clock().want(piece);
       count(entry.state == PieceState::kResident ? counters_.expert_hits : counters_.expert_misses);
       switch (entry.state) {
         case PieceState::kResident:
@@ -261,7 +270,7 @@ class Store : public PieceStore {
 
   StoreStats stats() const override {
     StoreStats s;
-    const ReadClock::Times times = clock_.times();
+    const ReadClock::Times times = log_.clock().times();
     s.busy_ns = times.busy_ns;
     s.idle_ns = times.idle_ns;
     s.prefetch.issued = counters_.prefetched.load(std::memory_order_relaxed);
@@ -301,7 +310,7 @@ class Store : public PieceStore {
     if (!backend_->cancel(piece)) return false;
     slots_.drop(piece);
     --outstanding_;
-    clock_.give_up(piece);
+    log_.clock().give_up(piece);
     return true;
   }
 
@@ -309,7 +318,7 @@ class Store : public PieceStore {
     --outstanding_;
     const uint32_t piece = result.piece;
     PieceEntry& entry = slots_[piece];
-    clock_.give_up(piece);  // if it became wanted after its read had ended
+    log_.clock().give_up(piece);  // if it became wanted after its read had ended
     if (result.status) {
       slots_.arrived(piece);
       if (entry.pinned && entry.scan_at != kNone) --unread_pinned_;
@@ -504,7 +513,7 @@ class Store : public PieceStore {
       PieceEntry& entry = slots_[piece];
       if (!entry.fired) continue;
       entry.fired = false;
-      clock_.give_up(piece);
+      log_.clock().give_up(piece);
       if (entry.state == PieceState::kReading) cancel(piece);
     }
     fired_.clear();
@@ -522,8 +531,8 @@ class Store : public PieceStore {
   const uint64_t io_bytes_;
   SlotTable slots_;
   Prefetch prefetch_;
-  ReadClock clock_;
-  TimedReader timed_;
+  PieceReader& reader_;
+  ReadLog log_;
   std::unique_ptr<ReadBackend> backend_;
   std::string why_backend_;
   uint32_t most_ahead_ = 0;
@@ -564,7 +573,7 @@ Expected<std::unique_ptr<PieceStore>> PieceStore::create(const format::PieceTabl
   }
   MILLRACE_ASSIGN(Prefetch prefetch, Prefetch::create(table, options.prefetch));
   // Where each read takes a buffer, their number was decided with all other sizes.
-  const unsigned buffers = options.io_threads != 0 ? options.io_threads : 4;
+  const unsigned buffers = options.io_threads != 0 ? options.io_threads : options.buffers;
   const uint64_t io_bytes = buffers * round_up(reader.scratch_bytes(), 4096);
   MILLRACE_ASSIGN(Arena arena, Arena::reserve(SlotTable::regions(plan), options.arena));
   const uint64_t weights = plan.arena_bytes + arena.rounding() * plan.classes.size();

@@ -18,9 +18,9 @@
 #include "stream/ledger.h"
 #include "stream/policy.h"
 #include "stream/prefetch.h"
+#include "stream/read_log.h"
 #include "stream/reader.h"
 #include "stream/residency.h"
-#include "stream/timed_reader.h"
 
 namespace millrace::stream {
 
@@ -43,6 +43,8 @@ struct StoreOptions {
   std::string prefetch = "off";                         // "auto", or the name of a PrefetchKind
   std::function<void(const ReadRecord&)> on_read = {};  // of every read; called by several threads
   BackendKind backend = BackendKind::kPread;
+  unsigned buffers =
+      4;  // reads in flight where each takes a thread and a buffer and none are asked for
 };
 
 class PieceStore {

@@ -125,9 +125,11 @@ class SlotBuffers {
 
 class UringBackend : public QueuedBackend {
  public:
-  UringBackend(WholePieces& pieces, io::Uring ring, EventFd wake, unsigned depth, uint32_t capacity)
+  UringBackend(WholePieces& pieces, ReadWatch* watch, io::Uring ring, EventFd wake, unsigned depth,
+               uint32_t capacity)
       : QueuedBackend(capacity),
         pieces_(pieces),
+        watch_(watch),
         depth_(depth),
         ring_(std::move(ring)),
         wake_(std::move(wake)),
@@ -293,13 +295,15 @@ class UringBackend : public QueuedBackend {
     auto whole = op.progress.advance(got);
     if (!whole) return again(index, tl::make_unexpected(std::move(whole.error())));
     if (!*whole) return ask(index);
+    static_cast<void>(pieces_.landed(op.piece, op.place, {}));
+    if (watch_) watch_->fetched(op.piece);
     land();
     whole_.push_back(index);
   }
 
   void check(uint32_t index) {
     Op& op = ops_[index];
-    Status status = pieces_.end(op.piece, op.place, {}, op.slot);
+    Status status = pieces_.check(op.piece, op.place, op.slot);
     if (status) {
       count_read(op.place.bytes);
     } else if (op.tries < pieces_.copies().tries()) {
@@ -314,7 +318,7 @@ class UringBackend : public QueuedBackend {
 
   void again(uint32_t index, Status error) {
     Op& op = ops_[index];
-    Status named = pieces_.end(op.piece, op.place, std::move(error), op.slot);
+    Status named = pieces_.landed(op.piece, op.place, std::move(error));
     if (op.tries < pieces_.copies().tries()) return begin(index);
     land();
     end(index, std::move(named));
@@ -338,6 +342,7 @@ class UringBackend : public QueuedBackend {
   }
 
   WholePieces& pieces_;
+  ReadWatch* const watch_;
   const unsigned depth_;
   io::Uring ring_;
   EventFd wake_;
@@ -362,8 +367,8 @@ class UringBackend : public QueuedBackend {
 
 }  // namespace
 
-Expected<std::unique_ptr<ReadBackend>> make_uring_backend(PieceReader& reader, unsigned depth,
-                                                          uint32_t capacity) {
+Expected<std::unique_ptr<ReadBackend>> make_uring_backend(PieceReader& reader, ReadWatch* watch,
+                                                          unsigned depth, uint32_t capacity) {
   WholePieces* const pieces = reader.whole();
   if (pieces == nullptr) {
     return fail(Code::kUnsupported,
@@ -374,7 +379,7 @@ Expected<std::unique_ptr<ReadBackend>> make_uring_backend(PieceReader& reader, u
   MILLRACE_ASSIGN(io::Uring ring, io::Uring::create(2 * depth + 2));
   EventFd wake;
   if (wake.get() < 0) return fail(Code::kUnsupported, "eventfd: no descriptor is left");
-  return std::make_unique<UringBackend>(*pieces, std::move(ring), std::move(wake), depth,
+  return std::make_unique<UringBackend>(*pieces, watch, std::move(ring), std::move(wake), depth,
                                         std::max(1u, capacity));
 }
 

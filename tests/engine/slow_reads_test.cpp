@@ -21,6 +21,8 @@ class SlowReader : public stream::PieceReader {
       : inner_(std::move(inner)), most_us_(most_us) {}
   uint64_t scratch_bytes() const override { return inner_->scratch_bytes(); }
   std::string mode() const override { return inner_->mode(); }
+  uint64_t largest_read(uint32_t piece) const override { return inner_->largest_read(piece); }
+  void watch(stream::ReadWatch* watch) override { inner_->watch(watch); }
   Expected<uint64_t> read(uint32_t piece, std::span<std::byte> slot,
                           std::span<std::byte> scratch) override {
     if (most_us_ > 0) {

@@ -104,12 +104,48 @@ class FakeReader : public PieceReader, public WholePieces, public io::ReadHook {
     if (given.size() < scratch) return fail(Code::kInternal, "no scratch");
     // A slot being read holds nothing that anyone may still look at.
     std::memset(slot.data(), 0xee, slot.size());
+    const uint64_t begun = watch_ ? watch_->begin(piece) : 0;
     const uint64_t us = delay_of(piece);
     if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
-    if (breaks(piece, true)) return fail(Code::kIo, "piece {}: injected", piece);
+    const bool broken = breaks(piece, true);
+    if (watch_) watch_->end(piece, table_.pieces[piece].bytes, begun, !broken);
+    if (broken) return fail(Code::kIo, "piece {}: injected", piece);
     fill(piece, slot);
     ++reads_[piece];
     return table_.pieces[piece].bytes;
+  }
+  uint64_t largest_read(uint32_t piece) const override { return table_.pieces[piece].bytes; }
+
+  // In `split` steps; its last one is the one that fails.
+  uint32_t steps(uint32_t) const override { return split; }
+  Expected<uint64_t> read_step(uint32_t piece, uint32_t step, std::span<std::byte> slot,
+                               std::span<std::byte> given, const Landed& landed) override {
+    if (split == 1) return PieceReader::read_step(piece, step, slot, given, landed);
+    const uint64_t words = table_.pieces[piece].bytes / 8;
+    const uint64_t begin = words * step / split, end = words * (step + 1) / split;
+    const auto part = slot.subspan(8 * begin, 8 * (end - begin));
+    std::memset(part.data(), 0xee, part.size());
+    const uint32_t together = ++under_way_;
+    for (uint32_t seen = most_together; seen < together;)
+      if (most_together.compare_exchange_weak(seen, together)) break;
+    const uint64_t begun = watch_ ? watch_->begin(piece) : 0;
+    const uint64_t us = delay_of(piece);
+    if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+    const bool broken = step + 1 == split && breaks(piece, true);
+    if (watch_) watch_->end(piece, part.size(), begun, !broken);
+    --under_way_;
+    if (broken) return fail(Code::kIo, "piece {}: injected", piece);
+    landed();
+    for (uint64_t w = begin; w < end; ++w) {
+      const uint64_t value = pattern(piece, w);
+      std::memcpy(slot.data() + 8 * w, &value, 8);
+    }
+    if (step + 1 == split) ++reads_[piece];
+    return part.size();
+  }
+  void watch(ReadWatch* watch) override {
+    watch_ = watch;
+    if (copies_) copies_->watch(watch);
   }
 
   std::string mode() const override { return "fake"; }
@@ -118,14 +154,17 @@ class FakeReader : public PieceReader, public WholePieces, public io::ReadHook {
 
   Expected<Place> begin(uint32_t piece) override {
     const uint64_t bytes = table_.pieces[piece].bytes;
-    MILLRACE_ASSIGN(auto lease, copies_->begin(0, bytes, offsets_[piece] + bytes));
+    MILLRACE_ASSIGN(auto lease, copies_->begin(0, piece, bytes, offsets_[piece] + bytes));
     return Place{std::move(lease), offsets_[piece], bytes};
   }
-  Status end(uint32_t piece, const Place& place, Status read, std::span<std::byte>) override {
+  Status landed(uint32_t, const Place& place, Status read) override {
     copies_->end(place.lease, read ? nullptr : &read.error());
     if (!read) return with_context("injected", std::move(read.error()));
-    ++reads_[piece];
     return read;
+  }
+  Status check(uint32_t piece, const Place&, std::span<const std::byte>) override {
+    ++reads_[piece];
+    return {};
   }
   int64_t finished(const std::string&, uint64_t offset, std::span<std::byte> to, int64_t got,
                    std::chrono::microseconds* delay) override {
@@ -153,6 +192,8 @@ class FakeReader : public PieceReader, public WholePieces, public io::ReadHook {
 
   uint64_t scratch = 0;
   uint64_t most_delay_us = 0;
+  uint32_t split = 1;
+  std::atomic<uint32_t> most_together{0};  // steps
 
  private:
   static void fill(uint32_t piece, std::span<std::byte> slot) {
@@ -203,6 +244,8 @@ class FakeReader : public PieceReader, public WholePieces, public io::ReadHook {
   std::vector<uint64_t> offsets_;
   std::vector<uint32_t> tries_;
   std::unique_ptr<Copies> copies_;
+  ReadWatch* watch_ = nullptr;
+  std::atomic<uint32_t> under_way_{0};
 };
 
 }  // namespace millrace::stream

@@ -386,7 +386,7 @@ TEST_P(Faults, AskedDepthHoldsWithoutAMeasurement) {
   auto reader = make_packed_reader(packed_, table_, {GetParam().mode, false, nullptr, {}});
   ASSERT_TRUE(reader) << reader.error().message;
   const ChosenBackend chosen = choose_backend(
-      **reader, {.kind = BackendKind::kAuto, .depth = 5, .capacity = 64, .piece_bytes = kBytes});
+      **reader, {.kind = BackendKind::kAuto, .depth = 5, .capacity = 64, .read_bytes = kBytes});
   EXPECT_NE(chosen.backend->describe().find("5 reads in flight"), std::string::npos)
       << chosen.backend->describe();
   const bool direct = GetParam().mode == io::Mode::kDirect;
@@ -416,9 +416,11 @@ TEST(ChooseBackend, InPlaceAndWithoutStreamingItIsThePool) {
     Expected<uint64_t> read(uint32_t, std::span<std::byte>, std::span<std::byte>) override {
       return 0;
     }
+    uint64_t largest_read(uint32_t) const override { return 4096; }
+    void watch(ReadWatch*) override {}
     std::string mode() const override { return "direct"; }
   } made;
-  ChosenBackend chosen = choose_backend(made, {.depth = 3, .capacity = 8, .piece_bytes = 4096});
+  ChosenBackend chosen = choose_backend(made, {.depth = 3, .capacity = 8, .read_bytes = 4096});
   EXPECT_EQ(chosen.backend->describe(), "pread pool, 3 reads in flight");
   EXPECT_NE(chosen.reason.find("rearranged"), std::string::npos) << chosen.reason;
   chosen = choose_backend(made, {.kind = BackendKind::kUring, .depth = 3, .capacity = 8});

@@ -8,6 +8,7 @@
 
 #include "io/uring.h"
 #include "store_rig.h"
+#include "stream/backend.h"
 
 namespace millrace::stream {
 namespace {
@@ -345,6 +346,65 @@ TEST_P(Store, EndsWithReadsInFlight) {
   }
 }
 
+// A piece that is read in steps: by several threads, and over only when all of them are.
+TEST(PreadPool, ThreadsShareTheStepsOfOnePiece) {
+  const auto table = make_table({.layers = 2, .mixer = 8 * kKiB4});
+  FakeReader reader(table);
+  reader.split = 4;
+  ReadLog log(table.pieces.size(), {});
+  reader.watch(&log);
+  const uint32_t piece = 3;  // the first mixer
+  reader.delay(piece, 30'000);
+  auto pool = make_pread_pool(reader, &log, 4, 8);
+  std::vector<std::byte> slot(table.pieces[piece].bytes);
+  ReadResult result;
+  log.clock().want(piece);
+  pool->submit({piece, slot, Urgency::kDemand});
+  ASSERT_TRUE(pool->reap(&result, true));
+  EXPECT_TRUE(result.status);
+  EXPECT_TRUE(holds_pattern(piece, slot.data(), slot.size()));
+  EXPECT_EQ(reader.most_together, 4u);
+  EXPECT_EQ(pool->reads(), 1u);
+  EXPECT_EQ(pool->bytes_read(), slot.size());
+  // Nothing is wanted any more, although nobody said so: its bytes are there.
+  const uint64_t idle = log.clock().times().idle_ns;
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  log.clock().want(piece + 1);
+  EXPECT_EQ(log.clock().times().idle_ns, idle);
+
+  // One step fails: one result, and nobody writes into the slot behind it.
+  reader.fail_next(piece, 1);
+  pool->submit({piece, slot, Urgency::kDemand});
+  ASSERT_TRUE(pool->reap(&result, true));
+  ASSERT_FALSE(result.status);
+  const auto left = slot;
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  EXPECT_EQ(left, slot);
+  EXPECT_FALSE(pool->reap(&result, false));
+  EXPECT_EQ(pool->reads(), 1u);
+}
+
+// What is demanded goes first, also before the steps that are left of a piece that is read ahead.
+TEST(PreadPool, ADemandPassesTheStepsOfAReadAhead) {
+  const auto table = make_table({.layers = 2, .mixer = 8 * kKiB4});
+  FakeReader reader(table);
+  reader.split = 8;
+  const uint32_t ahead = 3, wanted = 4;
+  reader.delay(ahead, 10'000);
+  auto pool = make_pread_pool(reader, nullptr, 1, 8);
+  std::vector<std::byte> a(table.pieces[ahead].bytes), b(table.pieces[wanted].bytes);
+  pool->submit({ahead, a, Urgency::kAhead});
+  std::this_thread::sleep_for(std::chrono::milliseconds(15));  // its first steps
+  pool->submit({wanted, b, Urgency::kDemand});
+  ReadResult result;
+  ASSERT_TRUE(pool->reap(&result, true));
+  EXPECT_EQ(result.piece, wanted);
+  ASSERT_TRUE(pool->reap(&result, true));
+  EXPECT_EQ(result.piece, ahead);
+  EXPECT_TRUE(holds_pattern(ahead, a.data(), a.size()));
+  EXPECT_TRUE(holds_pattern(wanted, b.data(), b.size()));
+}
+
 // Everything at once: look-ups, cut-short scans, fired sets of any size, several pieces in hand,
 // failing reads.
 class StoreStress : public testing::TestWithParam<std::tuple<uint32_t, BackendKind>> {
@@ -368,6 +428,7 @@ TEST_P(StoreStress, EveryByteIsRight) {
   const uint32_t top = shape.experts ? pick(1, std::min(4u, shape.experts)) : 0;
   Rig rig(shape, {top, shape.heads == 0}, pick(1, 4));
   rig.reader.most_delay_us = pick(0, 1) ? 0 : 200;
+  rig.reader.split = std::get<0>(GetParam()) % 4 + 1;
   rig.open(rig.smallest() + random() % (1 + rig.full() - rig.smallest()));
   if (HasFatalFailure()) return;
   if (pick(0, 1)) {
