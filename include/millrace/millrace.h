@@ -58,6 +58,8 @@ struct EngineOptions {
   IoMode io = IoMode::kAuto;
   IoBackend io_backend = IoBackend::kAuto;  // who reads; auto: the faster one on this disk
   unsigned io_threads = 0;                  // reads in flight; 0: chosen
+  bool preload =
+      false;  // read all that stays in memory before open() returns, not with its first use
   bool verify_reads = false;  // check the hash at every read, not only at the first of each piece
   std::vector<std::string> mirrors;  // folders with copies of the model's files, read beside it
   HugePages huge_pages = HugePages::kAuto;  // of the weights arena

@@ -185,7 +185,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 
   const unsigned count = options.threads ? options.threads : std::max(1u, machine.logical);
   impl->threads = std::make_unique<Threads>(count);
-  MILLRACE_TRY(impl->store->load_pinned({}));
+  if (options.preload) MILLRACE_TRY(impl->store->load_pinned({}));
   MILLRACE_ASSIGN(impl->forward,
                   model::Forward::create(m.spec, m.table, *impl->store, impl->kv->shape(),
                                          *impl->threads, cpu, *impl->ledger, sizing.forward));

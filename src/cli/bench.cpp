@@ -326,6 +326,7 @@ int run(const Cli& cli, Options options) {
     positions = std::max<uint64_t>(positions, PromptsShape{}.prompt + PromptsShape{}.gen + 1);
   }
   if (options.engine.context == 0) options.engine.context = static_cast<uint32_t>(positions);
+  options.engine.preload = true;
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
   options.engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   if (!options.no_probe) {

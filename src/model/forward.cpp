@@ -454,8 +454,17 @@ Status Forward::Impl::embed() {
     return static_cast<uint32_t>(rows[a].token) / embedding_rows <
            static_cast<uint32_t>(rows[c].token) / embedding_rows;
   });
+  std::vector<uint32_t> parts;
+  parts.reserve(count);
+  for (const uint32_t r : order) {
+    const uint32_t piece = embedding[static_cast<uint32_t>(rows[r].token) / embedding_rows];
+    if (parts.empty() || parts.back() != piece) parts.push_back(piece);
+  }
+  std::span<const uint32_t> next = parts;
   for (uint32_t i = 0; i < count;) {
     const uint32_t part = static_cast<uint32_t>(rows[order[i]].token) / embedding_rows;
+    store.will_acquire(next);
+    next = next.subspan(1);
     MILLRACE_ASSIGN(Held held, hold(embedding[part]));
     const auto& tensor = held.piece->tensors[0];
     for (; i < count && static_cast<uint32_t>(rows[order[i]].token) / embedding_rows == part; ++i) {

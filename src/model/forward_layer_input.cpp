@@ -23,8 +23,16 @@ Status Forward::Impl::read_layer_table() {
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t c) { return part_of(a) < part_of(c); });
+  std::vector<uint32_t> parts;
+  parts.reserve(count);
+  for (const uint32_t r : order) {
+    if (parts.empty() || parts.back() != lookup[part_of(r)]) parts.push_back(lookup[part_of(r)]);
+  }
+  std::span<const uint32_t> next = parts;
   for (uint32_t i = 0; i < count;) {
     const uint32_t part = part_of(order[i]);
+    store.will_acquire(next);
+    next = next.subspan(1);
     MILLRACE_ASSIGN(Held held, hold(lookup[part]));
     const auto& tensor = held.piece->tensors[0];
     for (; i < count && part_of(order[i]) == part; ++i) {

@@ -193,4 +193,20 @@ Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t
   return plan;
 }
 
+uint32_t ResidencyPlan::streamed_piece() const {
+  uint64_t most = 0;
+  size_t streamed = classes.size();
+  for (size_t i = 0; i < classes.size(); ++i) {
+    const SlotClass& c = classes[i];
+    const uint64_t held = uint64_t{c.pinned} + c.shared;
+    if (held >= c.pieces || (c.pieces - held) * c.slot_bytes <= most) continue;
+    most = (c.pieces - held) * c.slot_bytes;
+    streamed = i;
+  }
+  for (uint32_t p = 0; p < class_of.size(); ++p) {
+    if (class_of[p] == streamed && !pinned[p]) return p;
+  }
+  return UINT32_MAX;
+}
+
 }  // namespace millrace::stream

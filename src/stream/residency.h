@@ -35,6 +35,12 @@ struct ResidencyPlan {
   uint64_t smallest_budget = 0;     // least arena that runs
   uint64_t comfortable_budget = 0;  // all but experts pinned, and 40 % of the experts
   uint64_t full_budget = 0;         // everything resident
+
+  uint64_t slots_bytes(size_t c) const {
+    return (uint64_t{classes[c].pinned} + classes[c].shared) * classes[c].slot_bytes;
+  }
+  // The piece that stands for most of the bytes that are read again and again; UINT32_MAX: none are.
+  uint32_t streamed_piece() const;
 };
 
 // Order of spending: the working set first (one slot of each scanned class, top-k expert slots), a second slot to read

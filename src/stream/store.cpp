@@ -3,7 +3,6 @@
 // slots and report back.
 #include "stream/store.h"
 
-#include <atomic>
 #include <cassert>
 #include <chrono>
 #include <optional>
@@ -17,38 +16,7 @@ namespace millrace::stream {
 namespace {
 
 using format::PieceKind;
-
-// Counted by the consumer, read by anyone.
-struct Counters {
-  std::atomic<uint64_t> expert_hits{0}, expert_misses{0}, scan_hits{0}, scan_misses{0}, stall_ns{0};
-  std::atomic<uint64_t> prefetched{0}, prefetch_used{0}, prefetch_wasted{0}, prefetch_cancelled{0};
-};
-
-void count(std::atomic<uint64_t>& counter, uint64_t n = 1) {
-  counter.fetch_add(n, std::memory_order_relaxed);
-}
-
-// Bytes of a class's slots.
-uint64_t committed(const ResidencyPlan& plan, size_t c) {
-  return (uint64_t{plan.classes[c].pinned} + plan.classes[c].shared) * plan.classes[c].slot_bytes;
-}
-
-// Size of the reads that most streamed bytes come in; 0: everything has a slot of its own.
-uint64_t streamed_read(const ResidencyPlan& plan, const PieceReader& reader) {
-  uint64_t most = 0;
-  size_t streamed = plan.classes.size();
-  for (size_t i = 0; i < plan.classes.size(); ++i) {
-    const SlotClass& c = plan.classes[i];
-    const uint64_t held = uint64_t{c.pinned} + c.shared;
-    if (held >= c.pieces || (c.pieces - held) * c.slot_bytes <= most) continue;
-    most = (c.pieces - held) * c.slot_bytes;
-    streamed = i;
-  }
-  for (uint32_t p = 0; p < plan.class_of.size(); ++p) {
-    if (plan.class_of[p] == streamed && !plan.pinned[p]) return reader.largest_read(p);
-  }
-  return 0;
-}
+using Counters = StoreCounters;
 
 class Store : public PieceStore {
  public:
@@ -77,16 +45,18 @@ class Store : public PieceStore {
     count_streamed();
     size_t widest = 0;
     for (size_t c = 0; c < plan_.classes.size(); ++c) {
-      if (committed(plan_, c) > committed(plan_, widest)) widest = c;
+      if (plan_.slots_bytes(c) > plan_.slots_bytes(widest)) widest = c;
     }
     // With another budget any number of pieces may have slots.
+    const uint32_t streamed = plan_.streamed_piece();
+    const uint64_t read_bytes = streamed == kNone ? 0 : reader_.largest_read(streamed);
     ChosenBackend chosen =
         choose_backend(reader_, {.kind = options.backend,
                                  .depth = options.io_threads,
                                  .buffers = reader_.scratch_bytes() != 0 ? options.buffers : 0,
                                  .capacity = static_cast<uint32_t>(table_.pieces.size()),
-                                 .arena = {arena_.region(widest), committed(plan_, widest)},
-                                 .read_bytes = streamed_read(plan_, reader_),
+                                 .arena = {arena_.region(widest), plan_.slots_bytes(widest)},
+                                 .read_bytes = read_bytes,
                                  .watch = &log_});
     backend_ = std::move(chosen.backend);
     why_backend_ = std::move(chosen.reason);
@@ -136,9 +106,9 @@ class Store : public PieceStore {
     PieceEntry& entry = slots_[piece];
     const bool hit = entry.state == PieceState::kResident;
     if (table_.pieces[piece].kind == PieceKind::kExpert) {
-      count(hit ? counters_.expert_hits : counters_.expert_misses);
+      Counters::add(hit ? counters_.expert_hits : counters_.expert_misses);
     } else {
-      count(hit ? counters_.scan_hits : counters_.scan_misses);
+      Counters::add(hit ? counters_.scan_hits : counters_.scan_misses);
     }
     if (!hit) {
       log_.clock().want(piece);
@@ -150,7 +120,18 @@ class Store : public PieceStore {
     }
     ++entry.holds;
     if (hit) read_ahead();
+    fill_up();
     return slots_.bytes(piece).data();
+  }
+
+  void will_acquire(std::span<const uint32_t> pieces) override {
+    drain();
+    pieces = pieces.first(std::min<size_t>(pieces.size(), most_ahead_));
+    for (const uint32_t p : pieces) ++slots_[p].holds;  // none gives way to another one
+    for (const uint32_t p : pieces) {
+      if (slots_[p].state == PieceState::kAbsent && !start(p, Urgency::kDemand)) break;
+    }
+    for (const uint32_t p : pieces) --slots_[p].holds;
   }
 
   void release(uint32_t piece) override {
@@ -162,6 +143,7 @@ class Store : public PieceStore {
     start_pending();
     read_ahead();
     start_prefetch();
+    fill_up();
   }
 
   void begin_fired(std::span<const uint32_t> pieces) override {
@@ -174,7 +156,8 @@ class Store : public PieceStore {
       fired_.push_back(piece);
       prefetch_.count_use(piece, entry.state == PieceState::kAbsent);
       if (entry.state != PieceState::kResident) log_.clock().want(piece);
-      count(entry.state == PieceState::kResident ? counters_.expert_hits : counters_.expert_misses);
+      Counters::add(entry.state == PieceState::kResident ? counters_.expert_hits
+                                                         : counters_.expert_misses);
       switch (entry.state) {
         case PieceState::kResident:
           ready_.push_back(piece);
@@ -193,6 +176,7 @@ class Store : public PieceStore {
     start_pending();
     start_prefetch();
     publish_prefetch();
+    fill_up();
   }
 
   Expected<bool> next_fired(Fired* fired) override {
@@ -255,7 +239,7 @@ class Store : public PieceStore {
     const uint64_t more = plan.arena_bytes > old ? plan.arena_bytes - old : 0;
     MILLRACE_TRY(ledger_.reserve(Use::kWeights, more));
     for (size_t c = 0; c < plan_.classes.size(); ++c) {
-      const uint64_t before = committed(plan_, c), after = committed(plan, c);
+      const uint64_t before = plan_.slots_bytes(c), after = plan.slots_bytes(c);
       if (after < before) backend_->forget({arena_.region(c) + after, before - after});
     }
     if (Status resized = slots_.resize(plan, most_moved); !resized) {
@@ -273,17 +257,9 @@ class Store : public PieceStore {
     const ReadClock::Times times = log_.clock().times();
     s.busy_ns = times.busy_ns;
     s.idle_ns = times.idle_ns;
-    s.prefetch.issued = counters_.prefetched.load(std::memory_order_relaxed);
-    s.prefetch.used = counters_.prefetch_used.load(std::memory_order_relaxed);
-    s.prefetch.wasted = counters_.prefetch_wasted.load(std::memory_order_relaxed);
-    s.prefetch.cancelled = counters_.prefetch_cancelled.load(std::memory_order_relaxed);
     s.bytes_read = backend_->bytes_read();
     s.reads = backend_->reads();
-    s.expert_hits = counters_.expert_hits.load(std::memory_order_relaxed);
-    s.expert_misses = counters_.expert_misses.load(std::memory_order_relaxed);
-    s.scan_hits = counters_.scan_hits.load(std::memory_order_relaxed);
-    s.scan_misses = counters_.scan_misses.load(std::memory_order_relaxed);
-    s.stall_ns = counters_.stall_ns.load(std::memory_order_relaxed);
+    counters_.write_to(&s);
     return s;
   }
 
@@ -340,8 +316,8 @@ class Store : public PieceStore {
     ReadResult result;
     const auto begin = Clock::now();
     backend_->reap(&result, true);
-    count(counters_.stall_ns,
-          static_cast<uint64_t>((Clock::now() - begin) / std::chrono::nanoseconds(1)));
+    Counters::add(counters_.stall_ns,
+                  static_cast<uint64_t>((Clock::now() - begin) / std::chrono::nanoseconds(1)));
     settle(result);
     return result;
   }
@@ -419,7 +395,18 @@ class Store : public PieceStore {
     }
   }
 
+  // Whatever stays in memory and was not needed yet is read while there is little else to read.
+  void fill_up() {
+    if (!pending_.empty()) return;
+    const auto n = static_cast<uint32_t>(table_.pieces.size());
+    for (; filled_ < n && outstanding_ < most_ahead_; ++filled_) {
+      const PieceEntry& entry = slots_[filled_];
+      if (entry.pinned && entry.state == PieceState::kAbsent) start(filled_, Urgency::kAhead);
+    }
+  }
+
   void count_streamed() {
+    filled_ = 0;
     unread_pinned_ = streamed_classes_ = 0;
     for (const uint32_t p : plan_.scan)
       unread_pinned_ += plan_.pinned[p] && slots_[p].state != PieceState::kResident;
@@ -461,13 +448,7 @@ class Store : public PieceStore {
     if (reading < kMostPrefetching) prefetch_.forget();  // all begun, or there is no room
     publish_prefetch();
   }
-  void publish_prefetch() {
-    const PrefetchStats& s = prefetch_.stats();
-    counters_.prefetched.store(s.issued, std::memory_order_relaxed);
-    counters_.prefetch_used.store(s.used, std::memory_order_relaxed);
-    counters_.prefetch_wasted.store(s.wasted, std::memory_order_relaxed);
-    counters_.prefetch_cancelled.store(s.cancelled, std::memory_order_relaxed);
-  }
+  void publish_prefetch() { counters_.publish(prefetch_.stats()); }
   // Of the reads that were begun ahead, those that have not ended or become a demand.
   uint32_t prefetching() {
     std::erase_if(in_flight_, [this](uint32_t p) {
@@ -536,11 +517,12 @@ class Store : public PieceStore {
   std::unique_ptr<ReadBackend> backend_;
   std::string why_backend_;
   uint32_t most_ahead_ = 0;
-  Counters counters_;
+  StoreCounters counters_;
 
-  uint32_t outstanding_ = 0;             // submitted and not yet settled
-  uint32_t unread_pinned_ = 0;           // scanned pieces with their own slot, not read yet
-  uint32_t streamed_classes_ = 0;        // scanned classes that are not resident as a whole
+  uint32_t outstanding_ = 0;       // submitted and not yet settled
+  uint32_t unread_pinned_ = 0;     // scanned pieces with their own slot, not read yet
+  uint32_t filled_ = 0;            // pinned pieces in front of it were read, or are being read
+  uint32_t streamed_classes_ = 0;  // scanned classes that are not resident as a whole
   std::vector<uint64_t> class_blocked_;  // == stamp_: no room found in the present walk
   uint64_t stamp_ = 0;
 

@@ -21,20 +21,9 @@
 #include "stream/read_log.h"
 #include "stream/reader.h"
 #include "stream/residency.h"
+#include "stream/store_counters.h"
 
 namespace millrace::stream {
-
-struct StoreStats {
-  uint64_t bytes_read = 0;   // from disk
-  uint64_t reads = 0;        // pieces
-  uint64_t expert_hits = 0;  // resident when fired
-  uint64_t expert_misses = 0;
-  uint64_t scan_hits = 0, scan_misses = 0;
-  uint64_t stall_ns = 0;  // the consumer waited
-  uint64_t busy_ns = 0;   // at least one read was in flight
-  uint64_t idle_ns = 0;   // none was, although the consumer needed a piece that was not there
-  PrefetchStats prefetch;
-};
 
 struct StoreOptions {
   unsigned io_threads = 4;  // reads in flight (and threads, where each takes one); 0: chosen
@@ -55,13 +44,15 @@ class PieceStore {
                                                       Ledger& ledger, const StoreOptions& options);
   virtual ~PieceStore() = default;
 
-  // Reads every pinned piece (in parallel); optional: they are read on first use otherwise.
-  // progress(done, total) in bytes may be empty.
+  // Reads every pinned piece (in parallel); optional: they are read on first use otherwise, and while
+  // the disk has nothing else to do. progress(done, total) in bytes may be empty.
   virtual Status load_pinned(const std::function<void(uint64_t, uint64_t)>& progress) = 0;
 
   // Waits until the piece is resident and hands it out; pair with release(). Reads ahead along the scan.
   virtual Expected<const std::byte*> acquire(uint32_t piece) = 0;
   virtual void release(uint32_t piece) = 0;
+  // Pieces that will be acquired next, in this order: reads begin for as many as there is room for.
+  virtual void will_acquire(std::span<const uint32_t> pieces) = 0;
 
   // Experts of one layer pass. Resident ones come first, then the others in the order in which they arrive. Any
   // number may be fired; when there are fewer slots, misses are read as earlier ones are released.

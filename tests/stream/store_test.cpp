@@ -405,6 +405,47 @@ TEST(PreadPool, ADemandPassesTheStepsOfAReadAhead) {
   EXPECT_TRUE(holds_pattern(wanted, b.data(), b.size()));
 }
 
+// What has a slot of its own is read on first use, and without being asked for while the disk rests.
+TEST_P(Store, WhatStaysIsFilledInTheBackground) {
+  const Shape shape{.layers = 3, .experts = 16};
+  Rig rig(shape, {2, false});
+  rig.open(rig.full());
+  const auto pass = [&] {
+    for (uint32_t piece : rig.store->plan().scan) {
+      rig.use(piece);
+      if (rig.table.pieces[piece].kind != PieceKind::kRouter) continue;
+      const auto layer = static_cast<uint32_t>(rig.table.pieces[piece].layer);
+      rig.fire({find_expert(rig.table, layer, 0), find_expert(rig.table, layer, 1)});
+    }
+  };
+  pass();
+  // Six experts of 48 were fired; the others come while small steps go on.
+  for (int i = 0; i < 2000 && rig.store->stats().reads < rig.table.pieces.size(); ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    pass();
+  }
+  EXPECT_EQ(rig.store->stats().reads, rig.table.pieces.size());
+  for (uint32_t p = 0; p < rig.table.pieces.size(); ++p) EXPECT_EQ(rig.reader.reads(p), 1u) << p;
+  EXPECT_EQ(rig.store->stats().expert_misses, 6u);
+}
+
+// Look-ups that are announced are read together.
+TEST_P(Store, AnnouncedPiecesAreReadAtTheSameTime) {
+  Rig rig({.layers = 1, .experts = 4, .embeddings = 8}, {1, false}, 4);
+  rig.open(rig.smallest() + 4 * 4 * kKiB4);
+  std::vector<uint32_t> rows = {0, 2, 4, 6};
+  for (const uint32_t row : rows) rig.reader.delay(row, 50'000);
+  const auto begin = std::chrono::steady_clock::now();
+  rig.store->will_acquire(rows);
+  for (const uint32_t row : rows) rig.use(row);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(taken.count(), 0.19);  // one after another: 0.2
+  // More of them than there is room for: the rest is read when its turn comes.
+  rows = {0, 1, 2, 3, 4, 5, 6, 7};
+  rig.store->will_acquire(rows);
+  for (const uint32_t row : rows) rig.use(row);
+}
+
 // Everything at once: look-ups, cut-short scans, fired sets of any size, several pieces in hand,
 // failing reads.
 class StoreStress : public testing::TestWithParam<std::tuple<uint32_t, BackendKind>> {
