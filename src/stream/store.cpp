@@ -120,7 +120,6 @@ class Store : public PieceStore {
     }
     ++entry.holds;
     if (hit) read_ahead();
-    fill_up();
     return slots_.bytes(piece).data();
   }
 
@@ -143,7 +142,6 @@ class Store : public PieceStore {
     start_pending();
     read_ahead();
     start_prefetch();
-    fill_up();
   }
 
   void begin_fired(std::span<const uint32_t> pieces) override {
@@ -176,7 +174,6 @@ class Store : public PieceStore {
     start_pending();
     start_prefetch();
     publish_prefetch();
-    fill_up();
   }
 
   Expected<bool> next_fired(Fired* fired) override {
@@ -395,18 +392,7 @@ class Store : public PieceStore {
     }
   }
 
-  // Whatever stays in memory and was not needed yet is read while there is little else to read.
-  void fill_up() {
-    if (!pending_.empty()) return;
-    const auto n = static_cast<uint32_t>(table_.pieces.size());
-    for (; filled_ < n && outstanding_ < most_ahead_; ++filled_) {
-      const PieceEntry& entry = slots_[filled_];
-      if (entry.pinned && entry.state == PieceState::kAbsent) start(filled_, Urgency::kAhead);
-    }
-  }
-
   void count_streamed() {
-    filled_ = 0;
     unread_pinned_ = streamed_classes_ = 0;
     for (const uint32_t p : plan_.scan)
       unread_pinned_ += plan_.pinned[p] && slots_[p].state != PieceState::kResident;
@@ -521,7 +507,6 @@ class Store : public PieceStore {
 
   uint32_t outstanding_ = 0;       // submitted and not yet settled
   uint32_t unread_pinned_ = 0;     // scanned pieces with their own slot, not read yet
-  uint32_t filled_ = 0;            // pinned pieces in front of it were read, or are being read
   uint32_t streamed_classes_ = 0;  // scanned classes that are not resident as a whole
   std::vector<uint64_t> class_blocked_;  // == stamp_: no room found in the present walk
   uint64_t stamp_ = 0;

@@ -44,8 +44,8 @@ class PieceStore {
                                                       Ledger& ledger, const StoreOptions& options);
   virtual ~PieceStore() = default;
 
-  // Reads every pinned piece (in parallel); optional: they are read on first use otherwise, and while
-  // the disk has nothing else to do. progress(done, total) in bytes may be empty.
+  // Reads every pinned piece (in parallel); optional: they are read on first use otherwise.
+  // progress(done, total) in bytes may be empty.
   virtual Status load_pinned(const std::function<void(uint64_t, uint64_t)>& progress) = 0;
 
   // Waits until the piece is resident and hands it out; pair with release(). Reads ahead along the scan.

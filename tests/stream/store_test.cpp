@@ -405,30 +405,6 @@ TEST(PreadPool, ADemandPassesTheStepsOfAReadAhead) {
   EXPECT_TRUE(holds_pattern(wanted, b.data(), b.size()));
 }
 
-// What has a slot of its own is read on first use, and without being asked for while the disk rests.
-TEST_P(Store, WhatStaysIsFilledInTheBackground) {
-  const Shape shape{.layers = 3, .experts = 16};
-  Rig rig(shape, {2, false});
-  rig.open(rig.full());
-  const auto pass = [&] {
-    for (uint32_t piece : rig.store->plan().scan) {
-      rig.use(piece);
-      if (rig.table.pieces[piece].kind != PieceKind::kRouter) continue;
-      const auto layer = static_cast<uint32_t>(rig.table.pieces[piece].layer);
-      rig.fire({find_expert(rig.table, layer, 0), find_expert(rig.table, layer, 1)});
-    }
-  };
-  pass();
-  // Six experts of 48 were fired; the others come while small steps go on.
-  for (int i = 0; i < 2000 && rig.store->stats().reads < rig.table.pieces.size(); ++i) {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-    pass();
-  }
-  EXPECT_EQ(rig.store->stats().reads, rig.table.pieces.size());
-  for (uint32_t p = 0; p < rig.table.pieces.size(); ++p) EXPECT_EQ(rig.reader.reads(p), 1u) << p;
-  EXPECT_EQ(rig.store->stats().expert_misses, 6u);
-}
-
 // Look-ups that are announced are read together.
 TEST_P(Store, AnnouncedPiecesAreReadAtTheSameTime) {
   Rig rig({.layers = 1, .experts = 4, .embeddings = 8}, {1, false}, 4);
