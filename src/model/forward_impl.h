@@ -180,7 +180,7 @@ struct Forward::Impl {
   std::vector<Feed> feeds;
   // Pairs of (row, rank) by expert: expert e's rows are expert_rows[expert_begin[e] ..]; where a pair
   // went is place_of_pair[row * used + rank].
-  std::vector<uint32_t> fired, expert_rows, expert_begin, expert_place, place_of_pair;
+  std::vector<uint32_t> fired, fired_rows, expert_rows, expert_begin, expert_place, place_of_pair;
   uint32_t most_pairs = 0;  // of one expert
   std::vector<Held> batch;  // experts that are computed together
   std::vector<uint32_t> guessed;

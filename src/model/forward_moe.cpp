@@ -81,9 +81,13 @@ void Forward::Impl::group_by_expert(const MoeSpec& m, uint32_t layer) {
   expert_begin.assign(m.experts + 1, 0);
   for (uint32_t i = 0; i < pairs; ++i) ++expert_begin[b.chosen[i] + 1];
   fired.clear();
+  fired_rows.clear();
   most_pairs = 0;
   for (uint32_t e = 0; e < m.experts; ++e) {
-    if (expert_begin[e + 1]) fired.push_back(first_expert[layer] + e);
+    if (expert_begin[e + 1]) {
+      fired.push_back(first_expert[layer] + e);
+      fired_rows.push_back(expert_begin[e + 1]);
+    }
     most_pairs = std::max(most_pairs, expert_begin[e + 1]);
     expert_begin[e + 1] += expert_begin[e];
   }
@@ -155,7 +159,7 @@ bool Forward::Impl::batch_has_room(uint32_t pairs) const {
 
 // Resident experts first, the others as they arrive; every result keeps its (row, rank) place.
 Status Forward::Impl::run_experts(const MoeSpec& m, const FfnSpec& f, uint32_t layer) {
-  store.begin_fired(fired);
+  store.begin_fired(fired, {fired_rows, count});
   look_ahead(layer);
   while (true) {
     batch.clear();

@@ -49,7 +49,7 @@ class Lru : public Policy {
  public:
   explicit Lru(uint32_t pieces) : links_(pieces) {}
   void admitted(uint32_t piece) override { links_.push(list_, piece); }
-  void used(uint32_t piece) override {
+  void used(uint32_t piece, uint32_t) override {
     links_.remove(list_, piece);
     links_.push(list_, piece);
   }
@@ -117,51 +117,61 @@ class ResidentSet {
   std::vector<uint32_t> list_, at_;
 };
 
-// Tokens after which a use counts half: chosen by replaying recorded traces
+// Passes over the model after which a use counts half: chosen by replaying recorded traces
 // (docs/experiments/expert-policies.md).
 constexpr double kHalfLife = 64;
 
-// Uses, each counting half after `half_life` calls of age(). Counts outlive residency: what comes
-// back is known. Instead of shrinking all counts as time passes, new uses count for more.
-class DecayedCounts {
+// In which share of the rows each piece fires, the average of a pass counting half after kHalfLife
+// passes. A prompt's pass counts no more than a token's: what comes next is like what was last, and in
+// replays every larger weight made answers to prompts slower. Counts outlive residency: what comes back
+// is known. Instead of shrinking all counts as time passes, new uses count for more.
+class FiringRate {
  public:
-  DecayedCounts(size_t pieces, double half_life)
-      : counts_(pieces, 0.0), growth_(std::exp2(1.0 / half_life)) {}
-  void use(uint32_t piece) { counts_[piece] += unit_; }
-  void age() {
+  explicit FiringRate(size_t pieces) : counts_(pieces, 0.0), growth_(std::exp2(1.0 / kHalfLife)) {}
+
+  // A layer that is not behind the one before begins another pass over the model.
+  void began(uint32_t layer, uint32_t rows) {
+    const bool again = first_ || layer <= layer_;
+    first_ = false;
+    layer_ = layer;
+    rows_ = std::max(1u, rows);
+    if (!again) return;
     unit_ *= growth_;
     if (unit_ < 1e200) return;
     for (double& count : counts_) count /= unit_;
     unit_ = 1.0;
   }
-  double of(uint32_t piece) const { return counts_[piece] / unit_; }
-  // In which share of the times between calls of age() the piece was used, lately.
-  double share(uint32_t piece) const { return of(piece) * (1.0 - 1.0 / growth_); }
+  void use(uint32_t piece, uint32_t rows) {
+    counts_[piece] += unit_ * std::min(1.0, static_cast<double>(rows) / rows_);
+  }
+  uint32_t layer() const { return layer_; }  // of the present pass
+  uint32_t rows() const { return rows_; }
+  double share(uint32_t piece) const { return counts_[piece] / unit_ * (1.0 - 1.0 / growth_); }
 
  private:
   std::vector<double> counts_;
   double growth_, unit_ = 1.0;
+  uint32_t layer_ = 0, rows_ = 1;
+  bool first_ = true;
 };
 
 class Lfu : public Policy {
  public:
-  Lfu(uint32_t pieces, double half_life) : resident_(pieces), counts_(pieces, half_life) {}
+  explicit Lfu(uint32_t pieces) : resident_(pieces), rate_(pieces) {}
+  void began(uint32_t layer, uint32_t rows) override { rate_.began(layer, rows); }
   void admitted(uint32_t piece) override { resident_.add(piece); }
-  void used(uint32_t piece) override {
-    counts_.use(piece);
-    counts_.age();
-  }
+  void used(uint32_t piece, uint32_t rows) override { rate_.use(piece, rows); }
   void removed(uint32_t piece) override { resident_.remove(piece); }
   uint32_t victim(const MayGo& may_go) override {
-    return resident_.least(may_go, [this](uint32_t piece) { return counts_.of(piece); });
+    return resident_.least(may_go, [this](uint32_t piece) { return rate_.share(piece); });
   }
   std::vector<uint32_t> order() const override {
-    return resident_.order([this](uint32_t piece) { return counts_.of(piece); });
+    return resident_.order([this](uint32_t piece) { return rate_.share(piece); });
   }
 
  private:
   ResidentSet resident_;
-  DecayedCounts counts_;
+  FiringRate rate_;
 };
 
 class S3Fifo : public Policy {
@@ -175,7 +185,7 @@ class S3Fifo : public Policy {
     s = {known ? Where::kMain : Where::kSmall, 0, true};
     links_.push(known ? main_ : small_, piece);
   }
-  void used(uint32_t piece) override {
+  void used(uint32_t piece, uint32_t) override {
     State& s = state_[piece];
     if (!s.fresh) s.uses = static_cast<uint8_t>(std::min(s.uses + 1, 3));
     s.fresh = false;
@@ -251,26 +261,23 @@ class S3Fifo : public Policy {
 // Gives up the piece whose next use is expected last. Passes go through the layers in order, so a
 // piece that fires in a share p of the passes is used next, on average, after
 //   d + (1 - p) / p passes,
-// d being the part of a pass until its layer comes up again. p is a decayed average over passes. Where
-// p is near 1 for all (a text that keeps its experts) this is Belady's choice on a cyclic scan, where
-// LRU and LFU would give up just what comes next; where p is small it is LFU.
+// d being the part of a pass until its layer comes up again. Of passes of n rows, p = 1 - (1 - r)^n, r
+// being a decayed average over rows; the next pass is taken to have as many as the present one. Where
+// p is near 1 for all (a prompt, a text that keeps its experts) this is Belady's choice on a cyclic
+// scan, where LRU and LFU would give up just what comes next; where p is small it is LFU.
 class NextUse : public Policy {
  public:
   explicit NextUse(PolicyFacts facts)
       : layer_of_(std::move(facts.layer_of)),
         resident_(static_cast<uint32_t>(layer_of_.size())),
-        fired_(layer_of_.size(), kHalfLife) {
+        rate_(layer_of_.size()) {
     uint32_t last = 0;
     for (const uint32_t layer : layer_of_) last = std::max(last, layer);
     pass_share_ = 1.0 / (last + 1.0);
   }
+  void began(uint32_t layer, uint32_t rows) override { rate_.began(layer, rows); }
   void admitted(uint32_t piece) override { resident_.add(piece); }
-  void used(uint32_t piece) override {
-    const uint32_t layer = layer_of_[piece];
-    if (layer < layer_) fired_.age();  // a new pass
-    layer_ = layer;
-    fired_.use(piece);
-  }
+  void used(uint32_t piece, uint32_t rows) override { rate_.use(piece, rows); }
   void removed(uint32_t piece) override { resident_.remove(piece); }
   uint32_t victim(const MayGo& may_go) override {
     return resident_.least(may_go, [this](uint32_t piece) { return -until_next(piece); });
@@ -281,16 +288,16 @@ class NextUse : public Policy {
 
  private:
   double until_next(uint32_t piece) const {
-    const double ahead = (static_cast<double>(layer_of_[piece]) - layer_) * pass_share_;
-    const double share = std::clamp(fired_.share(piece), 1e-9, 1.0);
+    const double ahead = (static_cast<double>(layer_of_[piece]) - rate_.layer()) * pass_share_;
+    double share = std::clamp(rate_.share(piece), 1e-9, 1.0);
+    if (rate_.rows() > 1) share = 1.0 - std::pow(1.0 - share, rate_.rows());
     return (ahead > 0 ? ahead : ahead + 1.0) + (1.0 - share) / share;
   }
 
   std::vector<uint32_t> layer_of_;
   ResidentSet resident_;
-  DecayedCounts fired_;
+  FiringRate rate_;
   double pass_share_ = 1.0;  // of one layer
-  uint32_t layer_ = 0;       // of the last use
 };
 
 }  // namespace
@@ -319,7 +326,7 @@ std::unique_ptr<Policy> make_policy(PolicyKind kind, PolicyFacts facts) {
     case PolicyKind::kLru:
       return std::make_unique<Lru>(pieces);
     case PolicyKind::kLfu:
-      return std::make_unique<Lfu>(pieces, kHalfLife * std::max(1u, facts.used_per_pass));
+      return std::make_unique<Lfu>(pieces);
     case PolicyKind::kS3Fifo:
       return std::make_unique<S3Fifo>(pieces, facts.slots);
     case PolicyKind::kNextUse:

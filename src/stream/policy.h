@@ -40,9 +40,12 @@ class Policy {
   using MayGo = std::function<bool(uint32_t piece)>;
 
   virtual ~Policy() = default;
+  // A pass over a layer begins, with so many rows. Its uses follow.
+  virtual void began(uint32_t layer, uint32_t rows) { (void)layer, (void)rows; }
   virtual void admitted(uint32_t piece) = 0;  // resident from now on; its first use follows
-  virtual void used(uint32_t piece) = 0;      // a resident piece was used just now
-  virtual void removed(uint32_t piece) = 0;   // no longer resident
+  // A resident piece was used just now, by so many of the pass's rows.
+  virtual void used(uint32_t piece, uint32_t rows) = 0;
+  virtual void removed(uint32_t piece) = 0;  // no longer resident
   // The resident piece to give up, among those that may go; kNone when none may.
   virtual uint32_t victim(const MayGo& may_go) = 0;
 
@@ -56,7 +59,6 @@ class Policy {
 struct PolicyFacts {
   std::vector<uint32_t> layer_of;  // by piece, ascending in the order of a pass; of others anything
   uint32_t slots = 0;              // at most so many are resident
-  uint32_t used_per_pass = 0;      // by one row over all layers
 };
 std::unique_ptr<Policy> make_policy(PolicyKind kind, PolicyFacts facts);
 

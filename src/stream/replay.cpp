@@ -9,8 +9,8 @@ namespace {
 // What fired in each pass, each piece once, in the order in which the forward pass asks.
 struct Fired {
   std::vector<uint32_t> pieces;
+  std::vector<uint32_t> rows;  // of the pass, that each was used by
   std::vector<size_t> begin;   // by pass, and the end
-  uint32_t uses_per_step = 1;  // of a step of one row
 };
 
 Fired fired_of(const Trace& trace) {
@@ -20,14 +20,14 @@ Fired fired_of(const Trace& trace) {
   for (const TracePass& pass : trace.passes) {
     set.assign(pass.experts.begin(), pass.experts.end());
     std::sort(set.begin(), set.end());
-    set.erase(std::unique(set.begin(), set.end()), set.end());
-    for (const uint32_t expert : set)
-      out.pieces.push_back(pass.layer * trace.head.experts + expert);
+    for (auto at = set.begin(); at != set.end();) {
+      const auto next = std::upper_bound(at, set.end(), *at);
+      out.pieces.push_back(pass.layer * trace.head.experts + *at);
+      out.rows.push_back(static_cast<uint32_t>(next - at));
+      at = next;
+    }
     out.begin.push_back(out.pieces.size());
   }
-  std::set<uint32_t> layers;
-  for (const TracePass& pass : trace.passes) layers.insert(pass.layer);
-  out.uses_per_step = trace.head.used * static_cast<uint32_t>(layers.size());
   return out;
 }
 
@@ -44,7 +44,7 @@ class Belady : public Policy {
   }
   void now(size_t use) { use_ = use; }
   void admitted(uint32_t) override {}
-  void used(uint32_t piece) override {
+  void used(uint32_t piece, uint32_t) override {
     forget(piece);
     at_[piece] = next_[use_];
     order_.insert({at_[piece], piece});
@@ -86,7 +86,6 @@ Expected<ReplayResult> replay(const Trace& trace, std::optional<PolicyKind> kind
     for (uint32_t piece = 0; piece < pieces; ++piece)
       facts.layer_of.push_back(piece / trace.head.experts);
     facts.slots = options.slots;
-    facts.used_per_pass = fired.uses_per_step;
     policy = make_policy(*kind, std::move(facts));
   } else {
     auto best = std::make_unique<Belady>(fired, pieces);
@@ -98,6 +97,8 @@ Expected<ReplayResult> replay(const Trace& trace, std::optional<PolicyKind> kind
   ReplayResult result;
   std::vector<size_t> order;
   for (size_t p = 0; p < trace.passes.size(); ++p) {
+    const TracePass& pass = trace.passes[p];
+    policy->began(pass.layer, static_cast<uint32_t>(pass.experts.size()) / trace.head.used);
     // As in the store: resident experts first; what is still wanted in this pass stays.
     order.clear();
     for (size_t i = fired.begin[p]; i < fired.begin[p + 1]; ++i) {
@@ -107,7 +108,7 @@ Expected<ReplayResult> replay(const Trace& trace, std::optional<PolicyKind> kind
     const size_t hits = order.size();
     for (size_t i = fired.begin[p]; i < fired.begin[p + 1]; ++i)
       if (!resident[fired.pieces[i]]) order.push_back(i);
-    if (trace.passes[p].step >= options.skip_steps) {
+    if (pass.step >= options.skip_steps) {
       result.uses += order.size();
       result.hits += hits;
     }
@@ -127,7 +128,7 @@ Expected<ReplayResult> replay(const Trace& trace, std::optional<PolicyKind> kind
         ++count;
         policy->admitted(piece);
       }
-      policy->used(piece);
+      policy->used(piece, fired.rows[i]);
       wanted[piece] = 0;
     }
   }

@@ -9,18 +9,12 @@ using format::PieceKind;
 
 namespace {
 
-PolicyFacts facts_of(const format::PieceTable& table, const ResidencyPlan& plan, uint32_t slots) {
+PolicyFacts facts_of(const format::PieceTable& table, uint32_t slots) {
   PolicyFacts facts;
   facts.slots = slots;
-  int last = -1;
-  uint32_t layers = 0;
-  for (const format::Piece& piece : table.pieces) {
+  facts.layer_of.reserve(table.pieces.size());
+  for (const format::Piece& piece : table.pieces)
     facts.layer_of.push_back(static_cast<uint32_t>(std::max(piece.layer, 0)));
-    if (piece.kind != PieceKind::kExpert || piece.layer == last) continue;
-    last = piece.layer;
-    ++layers;
-  }
-  facts.used_per_pass = layers * plan.experts_per_token;
   return facts;
 }
 
@@ -44,7 +38,10 @@ SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan,
     entry.scan_at = i;
     entry.lookup = table.pieces[plan.scan[i]].kind == PieceKind::kEmbedding;
   }
-  for (const format::Piece& piece : table.pieces) piece_bytes_.push_back(piece.bytes);
+  for (const format::Piece& piece : table.pieces) {
+    piece_bytes_.push_back(piece.bytes);
+    layer_of_.push_back(static_cast<uint32_t>(std::max(piece.layer, 0)));
+  }
 
   classes_.resize(plan.classes.size());
   slots_.reserve(entries_.size());
@@ -64,7 +61,7 @@ SlotTable::SlotTable(const format::PieceTable& table, const ResidencyPlan& plan,
     const bool scanned = !to.pieces.empty() && entries_[to.pieces[0]].scan_at != kNone;
     if (!scanned)
       to.policy = make_policy(from.kind == PieceKind::kExpert ? policy : PolicyKind::kLru,
-                              facts_of(table, plan, from.pinned + from.shared));
+                              facts_of(table, from.pinned + from.shared));
   }
 }
 
@@ -117,7 +114,18 @@ void SlotTable::touch(uint32_t piece) {
   const PieceEntry& entry = entries_[piece];
   Class& c = classes_[class_of_[piece]];
   if (!c.policy || entry.state != PieceState::kResident) return;
-  c.policy->used(piece);
+  c.policy->used(piece, entry.rows);
+}
+
+void SlotTable::began(std::span<const uint32_t> pieces, uint32_t rows) {
+  // Experts of a layer are of one class, or of a few that differ in size.
+  ++stamp_;
+  for (const uint32_t piece : pieces) {
+    Class& c = classes_[class_of_[piece]];
+    if (!c.policy || c.stamp == stamp_) continue;
+    c.stamp = stamp_;
+    c.policy->began(layer_of_[piece], rows);
+  }
 }
 
 void SlotTable::used(uint32_t piece) {

@@ -27,6 +27,7 @@ struct PieceEntry {
   PieceState state = PieceState::kAbsent;
   bool pinned = false;
   bool fired = false;   // fired and not yet handed out: never given up
+  uint32_t rows = 1;    // of the pass in which it fired last, that it was used by
   bool lookup = false;  // a tied embedding: looked up at any time, scanned as the head
 };
 
@@ -57,6 +58,8 @@ class SlotTable {
   void arrived(uint32_t piece);  // reading -> resident
   void drop(uint32_t piece);     // reading or resident -> absent; the slot is free again
   void touch(uint32_t piece);    // used just now
+  // A pass of so many rows over a layer begins, in which these pieces fire (policies).
+  void began(std::span<const uint32_t> pieces, uint32_t rows);
 
   // Scan clock: the position expected next.
   uint32_t cursor() const { return cursor_; }
@@ -86,6 +89,7 @@ class SlotTable {
     std::vector<uint32_t> free;
     // Of random access classes. It knows the pinned pieces, too: a smaller budget may unpin them.
     std::unique_ptr<Policy> policy;
+    uint64_t stamp = 0;  // of the last pass over a layer that the policy was told of
   };
   struct Slot {
     std::byte* data = nullptr;
@@ -101,11 +105,13 @@ class SlotTable {
   Arena& arena_;
   std::vector<uint32_t> class_of_;
   std::vector<uint64_t> piece_bytes_;
+  std::vector<uint32_t> layer_of_;
   std::vector<PieceEntry> entries_;
   std::vector<Slot> slots_;
   std::vector<Class> classes_;
   uint32_t scan_length_ = 0;
   uint32_t cursor_ = 0;
+  uint64_t stamp_ = 0;
 };
 
 }  // namespace millrace::stream

@@ -144,13 +144,16 @@ class Store : public PieceStore {
     start_prefetch();
   }
 
-  void begin_fired(std::span<const uint32_t> pieces) override {
+  void begin_fired(std::span<const uint32_t> pieces, const FiredRows& rows) override {
     end_pass();  // one that its consumer gave up half-way
     drain();
-    for (uint32_t piece : pieces) {
+    slots_.began(pieces, rows.all);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const uint32_t piece = pieces[i];
       PieceEntry& entry = slots_[piece];
       assert(!entry.fired && "a piece was fired twice in one pass");
       entry.fired = true;
+      entry.rows = rows.each.empty() ? 1 : rows.each[i];
       fired_.push_back(piece);
       prefetch_.count_use(piece, entry.state == PieceState::kAbsent);
       if (entry.state != PieceState::kResident) log_.clock().want(piece);

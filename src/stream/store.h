@@ -36,6 +36,12 @@ struct StoreOptions {
       4;  // reads in flight where each takes a thread and a buffer and none are asked for
 };
 
+// How many of a pass's rows each fired piece serves: what policies weigh uses by. Without `each`: one.
+struct FiredRows {
+  std::span<const uint32_t> each = {};
+  uint32_t all = 1;
+};
+
 class PieceStore {
  public:
   // Reserves and maps the arena. Nothing is read yet. `reader` and `table` must outlive the store.
@@ -61,7 +67,7 @@ class PieceStore {
     uint32_t piece = 0;
     const std::byte* data = nullptr;
   };
-  virtual void begin_fired(std::span<const uint32_t> pieces) = 0;
+  virtual void begin_fired(std::span<const uint32_t> pieces, const FiredRows& rows = {}) = 0;
   // False in `more` once all were handed out. On error the pass is over: nothing stays pinned by it.
   virtual Expected<bool> next_fired(Fired* fired) = 0;
   // Whether next_fired() would hand out another one at once, and holding it delays no read: none waits

@@ -17,11 +17,10 @@ namespace {
 
 using testing::HasSubstr;
 
-PolicyFacts facts(uint32_t layers, uint32_t experts, uint32_t slots, uint32_t used) {
+PolicyFacts facts(uint32_t layers, uint32_t experts, uint32_t slots) {
   PolicyFacts out;
   for (uint32_t p = 0; p < layers * experts; ++p) out.layer_of.push_back(p / experts);
   out.slots = slots;
-  out.used_per_pass = layers * used;
   return out;
 }
 
@@ -30,30 +29,30 @@ const auto kAny = [](uint32_t) { return true; };
 void bring(Policy& policy, std::initializer_list<uint32_t> pieces) {
   for (const uint32_t piece : pieces) {
     policy.admitted(piece);
-    policy.used(piece);
+    policy.used(piece, 1);
   }
 }
 
 TEST(Policy, LruGivesUpWhatWasUsedLongestAgo) {
-  auto policy = make_policy(PolicyKind::kLru, facts(1, 8, 3, 1));
+  auto policy = make_policy(PolicyKind::kLru, facts(1, 8, 3));
   bring(*policy, {0, 1, 2});
-  policy->used(0);
+  policy->used(0, 1);
   EXPECT_EQ(policy->victim(kAny), 1u);
   EXPECT_EQ(policy->victim([](uint32_t p) { return p == 0; }), 0u);
   EXPECT_EQ(policy->victim([](uint32_t) { return false; }), kNone);
 }
 
 TEST(Policy, LfuKeepsWhatIsUsedOftenAndForgetsOldUses) {
-  auto policy = make_policy(PolicyKind::kLfu, facts(1, 8, 3, 1));
+  auto policy = make_policy(PolicyKind::kLfu, facts(1, 8, 3));
   bring(*policy, {0, 1});
-  for (int i = 0; i < 20; ++i) policy->used(0);
+  for (int i = 0; i < 20; ++i) policy->used(0, 1);
   EXPECT_EQ(policy->victim(kAny), 1u);
-  for (int i = 0; i < 1000; ++i) policy->used(1);  // 15 half-lives
+  for (int i = 0; i < 1000; ++i) policy->used(1, 1);  // 15 half-lives
   EXPECT_EQ(policy->victim(kAny), 0u);
 }
 
 TEST(Policy, S3FifoLetsAScanPass) {
-  auto policy = make_policy(PolicyKind::kS3Fifo, facts(1, 200, 10, 1));
+  auto policy = make_policy(PolicyKind::kS3Fifo, facts(1, 200, 10));
   std::set<uint32_t> resident;
   const auto use = [&](uint32_t piece) {
     if (resident.count(piece) == 0) {
@@ -65,7 +64,7 @@ TEST(Policy, S3FifoLetsAScanPass) {
       policy->admitted(piece);
       resident.insert(piece);
     }
-    policy->used(piece);
+    policy->used(piece, 1);
   };
   for (int round = 0; round < 4; ++round)
     for (uint32_t piece = 0; piece < 5; ++piece) use(piece);
@@ -76,11 +75,12 @@ TEST(Policy, S3FifoLetsAScanPass) {
 TEST(Policy, NextUseIsBeladyOnACycle) {
   // Ten layers with one expert each, all used in every pass, room for six: five stay for good.
   const uint32_t layers = 10;
-  auto policy = make_policy(PolicyKind::kNextUse, facts(layers, 1, 6, 1));
+  auto policy = make_policy(PolicyKind::kNextUse, facts(layers, 1, 6));
   std::set<uint32_t> resident;
   int hits = 0, uses = 0;
   for (int pass = 0; pass < 50; ++pass) {
     for (uint32_t piece = 0; piece < layers; ++piece) {
+      policy->began(piece, 1);
       if (pass >= 10) ++uses, hits += resident.count(piece) != 0;
       if (resident.count(piece) == 0) {
         if (resident.size() == 6) {
@@ -91,11 +91,49 @@ TEST(Policy, NextUseIsBeladyOnACycle) {
         policy->admitted(piece);
         resident.insert(piece);
       }
-      policy->used(piece);
+      policy->used(piece, 1);
     }
   }
   // Belady: (6 - 1) / (10 - 1) of the uses; LRU: none.
   EXPECT_GE(hits, uses * 5 / 9 - 10);
+}
+
+TEST(Policy, UsesWeighByTheRowsOfTheirPass) {
+  for (const PolicyKind kind : {PolicyKind::kLfu, PolicyKind::kNextUse}) {
+    auto policy = make_policy(kind, facts(1, 8, 3));
+    const auto pass = [&](uint32_t rows,
+                          std::initializer_list<std::pair<uint32_t, uint32_t>> uses) {
+      policy->began(0, rows);
+      for (const auto& [piece, of] : uses) policy->used(piece, of);
+    };
+    for (const uint32_t piece : {0u, 1u, 2u}) policy->admitted(piece);
+    pass(1000, {{0, 900}, {1, 30}, {2, 500}});
+    EXPECT_EQ(policy->victim(kAny), 1u) << name(kind);
+    EXPECT_EQ(policy->order(), (std::vector<uint32_t>{1, 2, 0})) << name(kind);
+    // A prompt outweighs no more than a token does: two tokens are more than half of its rows.
+    pass(1, {{1, 1}});
+    pass(1, {{1, 1}});
+    EXPECT_EQ(policy->victim(kAny), 2u) << name(kind);
+  }
+}
+
+TEST(Policy, PassesOfManyRowsAreAScan) {
+  // In a pass of a thousand rows both layers' experts fire for sure, so the one whose layer has just
+  // been goes, although it fires more often; in passes of one row the other one would.
+  for (const uint32_t rows : {1u, 1000u}) {
+    auto policy = make_policy(PolicyKind::kNextUse, facts(2, 1, 2));
+    policy->admitted(0);
+    policy->admitted(1);
+    for (int i = 0; i < 200; ++i) {
+      policy->began(0, rows);
+      policy->used(0, rows);
+      policy->began(1, rows);
+      if (i % 4 == 0 || rows > 1) policy->used(1, (rows + 3) / 4);
+    }
+    policy->began(0, rows);
+    policy->used(0, rows);
+    EXPECT_EQ(policy->victim(kAny), rows == 1 ? 1u : 0u);
+  }
 }
 
 TEST(Policy, NamesAreFoundAndOthersAreNot) {
@@ -194,6 +232,22 @@ TEST_F(TraceFile, NoPolicyBeatsBeladyAndAllHitOnceEverythingFits) {
     EXPECT_GE(shipped, highest - 0.02) << slots;
   }
   EXPECT_FALSE(replay(*trace, std::nullopt, {3, 0}));
+}
+
+// A prompt of some hundred tokens in chunks of 128, then an answer of 400 (models/tiny-moe-4bit).
+TEST(Replay, TheDefaultIsTheBestOfAllOnARecordedTrace) {
+  const auto trace = read_trace("tests/data/traces/tiny-moe-4bit.txt");
+  ASSERT_TRUE(trace) << trace.error().message;
+  const uint32_t pieces = trace->head.layers * trace->head.experts;
+  for (const uint32_t skipped : {0u, 7u})  // with the prompt, and the answer alone
+    for (const uint32_t percent : {5u, 15u, 40u}) {
+      const ReplayOptions options = {(pieces * percent + 50) / 100, skipped};
+      const auto shipped = replay(*trace, kDefaultPolicy, options);
+      ASSERT_TRUE(shipped) << shipped.error().message;
+      for (const PolicyName& other : policy_names())
+        EXPECT_GE(shipped->hits, replay(*trace, other.kind, options)->hits)
+            << other.name << ", " << percent << " % resident, " << skipped << " passes skipped";
+    }
 }
 
 TEST_F(TraceFile, BeladyIsTheOptimumOfASmallCase) {

@@ -265,6 +265,24 @@ TEST_P(Store, FiredPiecesInHandAreNeverTaken) {
   for (const auto& h : held) rig.store->release(h.piece);
 }
 
+TEST_P(Store, WhatServesMostRowsOfAPassStays) {
+  Rig rig({.layers = 1, .experts = 16}, {3, false});
+  rig.open(rig.smallest());
+  const auto pass = [&](const std::vector<uint32_t>& pieces, const FiredRows& rows) {
+    rig.store->begin_fired(pieces, rows);
+    PieceStore::Fired fired;
+    while (rig.store->next_fired(&fired).value_or(false)) rig.store->release(fired.piece);
+  };
+  const std::vector<uint32_t> counts = {1, 9, 7};
+  pass(rig.experts(0, {4, 5, 6}), {counts, 10});
+  pass(rig.experts(0, {7}), {});
+  const uint64_t before = rig.store->stats().expert_misses;
+  pass(rig.experts(0, {5, 6}), {});
+  EXPECT_EQ(rig.store->stats().expert_misses, before);
+  pass(rig.experts(0, {4}), {});
+  EXPECT_EQ(rig.store->stats().expert_misses, before + 1);
+}
+
 TEST_P(Store, HoldingEverySlotIsAnErrorNotAHang) {
   Rig rig({.layers = 3, .experts = 8}, {2, false});
   rig.open(rig.smallest());
