@@ -508,9 +508,9 @@ class Store : public PieceStore {
   uint32_t most_ahead_ = 0;
   StoreCounters counters_;
 
-  uint32_t outstanding_ = 0;       // submitted and not yet settled
-  uint32_t unread_pinned_ = 0;     // scanned pieces with their own slot, not read yet
-  uint32_t streamed_classes_ = 0;  // scanned classes that are not resident as a whole
+  uint32_t outstanding_ = 0;             // submitted and not yet settled
+  uint32_t unread_pinned_ = 0;           // scanned pieces with their own slot, not read yet
+  uint32_t streamed_classes_ = 0;        // scanned classes that are not resident as a whole
   std::vector<uint64_t> class_blocked_;  // == stamp_: no room found in the present walk
   uint64_t stamp_ = 0;
 
