@@ -61,7 +61,8 @@ struct EngineOptions {
   bool preload =
       false;  // read all that stays in memory before open() returns, not with its first use
   bool verify_reads = false;  // check the hash at every read, not only at the first of each piece
-  std::vector<std::string> mirrors;  // folders with copies of the model's files, read beside it
+  // Folders with copies of the model's files, read beside it (of a single file: or the copy itself).
+  std::vector<std::string> mirrors;
   HugePages huge_pages = HugePages::kAuto;  // of the weights arena
   bool mlock = false;                       // keep the weights arena from being swapped out
   bool relieve = true;            // give weights' memory back while the system is short of memory
@@ -141,8 +142,11 @@ struct PressureReport {
 };
 
 struct IoReport {
-  std::string mode;     // "direct" or "buffered"
-  std::string backend;  // "pread pool, 4 reads in flight"
+  std::string mode;         // "direct" or "buffered"
+  std::string backend;      // "pread pool, 4 reads in flight"
+  bool uring = false;       // io_uring reads, not threads
+  unsigned depth = 0;       // reads in flight at most
+  uint64_t read_bytes = 0;  // of most reads while streaming; 0: nothing is read again
   uint64_t bytes_read = 0, reads = 0;
   uint64_t expert_hits = 0, expert_misses = 0;
   double stall_s = 0;  // compute waited for the disk
@@ -314,6 +318,7 @@ struct ReplayOptions {
   std::string trace;
   std::vector<std::string> policies;  // empty: all
   std::vector<double> shares;         // of all experts resident, 0 .. 1
+  std::vector<uint32_t> slots;        // and numbers of resident experts
   uint32_t skip_steps = 0;            // passes over the model that warm up and are not counted
 };
 struct ReplayRow {
@@ -326,7 +331,7 @@ struct ReplayReport {
   std::string model;
   uint32_t layers = 0, experts = 0, used = 0, steps = 0;
   uint64_t expert_bytes = 0;
-  std::vector<ReplayRow> rows;  // by share, belady first
+  std::vector<ReplayRow> rows;  // by share, then by slots, belady first
 };
 Expected<ReplayReport> replay(const ReplayOptions& options);
 

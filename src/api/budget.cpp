@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/size_text.h"
 #include "base/status.h"
 
 namespace millrace {
@@ -73,16 +74,17 @@ Status BudgetControl::check(const Limits& limits) const {
   const uint64_t least = sizing_.plan.smallest_budget;
   if (limits.budget && *limits.budget < least) {
     return fail(Code::kNoMemory,
-                "a budget of {} bytes is too small for the working set of one layer; the smallest "
-                "that works is {}",
-                *limits.budget, least);
+                "a budget of {} is too small for the working set of one layer; the smallest that "
+                "works is {}",
+                size_text(*limits.budget), size_to_give(least));
   }
   if (limits.ceiling.bytes < fixed_ + least) {
     return fail(Code::kNoMemory,
-                "a ceiling of {} bytes ({}) is too small: {} are held by the process, KV and "
-                "buffers, which keep their size while the model is open, and the weights need at "
-                "least {}. The smallest that works is {}",
-                limits.ceiling.bytes, limits.ceiling.source, fixed_, least, fixed_ + least);
+                "a ceiling of {} ({}) is too small: {} are held by the process, KV and buffers, "
+                "which keep their size while the model is open, and the weights need at least {}. "
+                "The smallest that works is {}",
+                size_text(limits.ceiling.bytes), limits.ceiling.source, size_text(fixed_),
+                size_text(least), size_to_give(fixed_ + least));
   }
   return {};
 }

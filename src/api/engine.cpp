@@ -1,11 +1,13 @@
 // Engine: puts ledger, reader, store, KV, forward pass and scheduler together in the order of the
 // reservations.
+#include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "api/budget.h"
+#include "api/mirrors.h"
 #include "api/sizing.h"
 #include "base/numa.h"
+#include "base/size_text.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "decode/scheduler.h"
@@ -51,17 +53,40 @@ struct Engine::Impl {
       if (options.warn) options.warn(note);
     }
   }
+  // What was asked for in so many words and could not be had.
+  void warn_of_fallbacks() const {
+    if (!options.warn) return;
+    if (const std::string& why = store->read_choice().fallback; !why.empty()) options.warn(why);
+    if (options.huge_pages == HugePages::kOn && !store->pages().starts_with("2 MiB"))
+      options.warn(
+          fmt::format("explicit huge pages were asked for; weights lie in: {}", store->pages()));
+  }
 };
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 const Model& Engine::model() const { return *impl_->model; }
 const Plan& Engine::plan() const { return impl_->sizing.plan; }
+
+namespace {
+
+// What keeps router lookahead (prefetch) from working on this model at all.
+std::string lookahead_limits(const Model& model) {
+  const auto& layers = model.impl().spec.layers;
+  const auto apart = [](const auto& layer) { return layer.ffn.moe && layer.ffn.moe->apart; };
+  return std::any_of(layers.begin(), layers.end(), apart)
+             ? "; no router lookahead: routers of this model have an input of their own"
+             : "";
+}
+
+}  // namespace
+
 std::map<std::string, std::string> Engine::choices() const {
   auto choices = impl_->choices;
-  if (impl_->model->info().experts > 0) choices["prefetch"] = impl_->store->prefetch_choice();
+  if (impl_->model->info().experts > 0)
+    choices["prefetch"] = impl_->store->prefetch_choice() + lookahead_limits(*impl_->model);
   const Sizing& sizing = impl_->sizing;  // these may have changed since
-  choices["ceiling"] = fmt::format("{} bytes: {}", sizing.plan.ceiling, sizing.ceiling_source);
+  choices["ceiling"] = fmt::format("{}: {}", size_text(sizing.plan.ceiling), sizing.ceiling_source);
   return choices;
 }
 
@@ -83,16 +108,8 @@ Expected<std::unique_ptr<stream::PieceReader>> make_reader(
   const std::string& path = model.packed ? model.packed->files[0] : model.source().files[0].path;
   const io::ModeChoice choice = io::choose_mode(request, facts, path);
   (*choices)["io"] = choice.reason;
-  std::vector<std::string> mirrors;
-  for (const std::string& folder : options.mirrors) {
-    std::error_code error;
-    mirrors.push_back(std::filesystem::absolute(folder, error).lexically_normal().string());
-    if (!std::filesystem::is_directory(folder, error))
-      return fail(Code::kNotFound, "mirror '{}': no such folder", folder);
-    const auto own = std::filesystem::path(path).parent_path();
-    if (std::filesystem::equivalent(folder, own, error))
-      return fail(Code::kInvalid, "mirror '{}' is the model's own folder", folder);
-  }
+  MILLRACE_TRY(check_reading(model, options));
+  MILLRACE_ASSIGN(const std::vector<std::string> mirrors, mirror_folders(model, options));
   if (!mirrors.empty()) (*choices)["mirrors"] = fmt::format("{}", fmt::join(mirrors, ", "));
   if (model.packed) {
     return stream::make_packed_reader(*model.packed, model.table,
@@ -100,11 +117,6 @@ Expected<std::unique_ptr<stream::PieceReader>> make_reader(
                                        .verify_always = options.verify_reads,
                                        .hook = options.read_hook,
                                        .mirrors = mirrors});
-  }
-  if (options.verify_reads) {
-    return fail(Code::kUnsupported,
-                "{}: source files carry no hashes to verify reads with; pack the model first",
-                model.info.path);
   }
   return stream::make_in_place_reader(
       model.source(), model.table,
@@ -224,6 +236,11 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
       fmt::format("{}", fmt::join(impl->forward->kernels_not_taken(cpu, machine), "; "));
   c["cpu"] = cpu.model.empty() ? "portable C++" : cpu.model;
   c["reads"] = impl->store->reading();
+  const stream::ReadChoice& reads = impl->store->read_choice();
+  for (const io::ReadRate& rate : reads.rates)
+    c[fmt::format("reads, {} {:>2} deep", io::name(rate.via), rate.depth)] =
+        fmt::format("{:.0f} MB/s with reads of {}, measured", rate.bytes_per_second() / 1e6,
+                    size_text(rate.request));
   c["source"] = m.packed ? "packed" : "in place";
   c["policy"] =
       fmt::format("experts {}, scan cyclic with read-ahead", stream::name(store_options.policy));
@@ -238,6 +255,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (options.log) {
     for (const auto& [key, value] : engine->choices()) options.log(key + ": " + value);
   }
+  engine->impl_->warn_of_fallbacks();
   engine->impl_->pass_on_notes();
   return engine;
 }
@@ -347,6 +365,9 @@ IoReport Engine::io() const {
   IoReport report;
   report.mode = impl_->reader->mode();
   report.backend = impl_->store->reading();
+  report.uring = impl_->store->read_choice().uring;
+  report.depth = impl_->store->read_choice().depth;
+  report.read_bytes = impl_->store->read_choice().read_bytes;
   report.bytes_read = stats.bytes_read;
   report.reads = stats.reads;
   report.expert_hits = stats.expert_hits;

@@ -35,9 +35,8 @@ Expected<ReplayReport> replay(const ReplayOptions& options) {
   std::vector<bool> layer(trace.head.layers, false);
   for (const auto& pass : trace.passes) layer[pass.layer] = true;
   const auto sparse = static_cast<double>(std::count(layer.begin(), layer.end(), true));
-  for (const double share : options.shares) {
-    const auto slots = static_cast<uint32_t>(
-        std::max(std::round(share * sparse * trace.head.experts), 1.0 * trace.head.used));
+  const double all = sparse * trace.head.experts;
+  const auto replay_at = [&](double share, uint32_t slots) -> Status {
     const auto add = [&](std::optional<stream::PolicyKind> kind) -> Status {
       MILLRACE_ASSIGN(const auto result, stream::replay(trace, kind, {slots, options.skip_steps}));
       report.rows.push_back({kind ? std::string(stream::name(*kind)) : "belady", share, slots,
@@ -46,6 +45,16 @@ Expected<ReplayReport> replay(const ReplayOptions& options) {
     };
     MILLRACE_TRY(add(std::nullopt));
     for (const auto kind : kinds) MILLRACE_TRY(add(kind));
+    return {};
+  };
+  for (const double share : options.shares)
+    MILLRACE_TRY(replay_at(
+        share, static_cast<uint32_t>(std::max(std::round(share * all), 1.0 * trace.head.used))));
+  for (const uint32_t slots : options.slots) {
+    if (slots > all)
+      return fail(Code::kInvalid, "{} slots are more than the {:.0f} experts of {}", slots, all,
+                  options.trace);
+    MILLRACE_TRY(replay_at(slots / all, slots));
   }
   return report;
 }

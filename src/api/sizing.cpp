@@ -4,8 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "api/mirrors.h"
 #include "api/wave.h"
 #include "base/numeric.h"
+#include "base/size_text.h"
 #include "base/status.h"
 #include "format/piece_fill.h"
 #include "stream/arena.h"
@@ -95,6 +97,39 @@ Expected<kernels::KvType> kv_type_of(const EngineOptions& options, const model::
   }
   MILLRACE_TRY(model::KvShape::check(spec, type));
   return type;
+}
+
+// What a ceiling goes to, as a table.
+std::string why_too_small(const Sizing& s, uint64_t left, uint64_t weights) {
+  const Plan& plan = s.plan;
+  std::string text =
+      fmt::format("a ceiling of {} ({}) is too small\n", size_text(plan.ceiling), s.ceiling_source);
+  const auto row = [&text](const std::string& what, uint64_t bytes) {
+    text += fmt::format("  {:<34} {:>12}\n", what, size_text(bytes));
+  };
+  row("program, tokenizer, tables", plan.process_bytes);
+  row(fmt::format("KV for {} positions", plan.context), plan.kv_bytes);
+  row(fmt::format("activations, {} rows a pass", plan.prefill_chunk), plan.activation_bytes);
+  if (s.io_scratch > 0) row("buffers for reading", s.io_scratch);
+  row("weights, at least", weights);
+  row("left for weights", left);
+  return text + fmt::format(
+                    "The smallest that works is --memory {}; a smaller --context or "
+                    "--prefill-chunk lowers it",
+                    size_to_give(plan.smallest_memory));
+}
+
+// What was asked for and is more than there can be.
+void warn_of_cuts(const EngineOptions& options, const Sizing& s) {
+  const Plan& plan = s.plan;
+  if (options.budget && *options.budget > plan.ceiling)
+    options.warn(fmt::format("--budget {} is above the ceiling of {} ({}): weights get {}",
+                             size_text(*options.budget), size_text(plan.ceiling), s.ceiling_source,
+                             size_text(plan.budget)));
+  if (options.prefill_chunk > plan.context)
+    options.warn(
+        fmt::format("--prefill-chunk {} is above the context of {} positions: {} are taken",
+                    options.prefill_chunk, plan.context, plan.prefill_chunk));
 }
 
 }  // namespace
@@ -256,22 +291,20 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
     return tl::make_unexpected(residency.error());
   } else if (options.budget && *options.budget < whole.smallest_budget) {
     plan.why = fmt::format(
-        "--budget {} is too small for the working set of one layer; the smallest that works is {}",
-        *options.budget, whole.smallest_budget);
+        "--budget {} is too small for the working set of one layer; the smallest that works is "
+        "--budget {}",
+        size_text(*options.budget), size_to_give(whole.smallest_budget));
   } else {
-    plan.why = fmt::format(
-        "a ceiling of {} bytes ({}) leaves {} for weights after {} for the process, {} for KV and "
-        "{} for activations and reading; the weights "
-        "need at least {}. The smallest --memory that works is {}; a smaller --context or "
-        "--prefill-chunk lowers it",
-        plan.ceiling, s.ceiling_source, left, plan.process_bytes, plan.kv_bytes,
-        plan.activation_bytes + s.io_scratch, whole.smallest_budget, plan.smallest_memory);
+    plan.why = why_too_small(s, left, whole.smallest_budget);
   }
+  if (options.warn && plan.fits) warn_of_cuts(options, s);
   describe_residency(model, s.residency, plan.fits, &plan);
   return s;
 }
 
 Expected<Plan> make_plan(const Model& model, const EngineOptions& options) {
+  MILLRACE_TRY(check_reading(model.impl(), options));
+  MILLRACE_TRY(mirror_folders(model.impl(), options));
   MILLRACE_ASSIGN(auto sizing, size_model(model.impl(), options));
   return std::move(sizing.plan);
 }

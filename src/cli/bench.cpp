@@ -412,7 +412,8 @@ void add_bench(CLI::App& root, Cli& cli) {
       ->type_name("CMD")
       ->expected(1);
   app.add_flag("--no-probe", options->no_probe, "Do not measure disk and memory");
-  app.add_flag("--markdown", options->markdown, "A report to share");
+  app.add_flag("--markdown", options->markdown,
+               "A report to share (what --streaming prints anyhow)");
   app.add_flag("--json", options->json, "One JSON object")->excludes("--markdown");
   add_engine_flags(app, options->engine);
   app.footer(kFooter);

@@ -58,32 +58,36 @@ struct Results {
                                Phase("warm answer")};
   std::vector<PromptsTest> prompts;
   Roofs roofs;
-  double fio = 0;  // bytes a second; 0: not installed
-  std::string fio_how;
+  double fio = 0;  // bytes a second; 0: none, and no_fio says why
+  std::string fio_how, no_fio;
   double load_s = 0;
 };
 
-// The system forgets what it keeps of the model's files: reads are from the disk again.
-void drop_cached(const std::string& path) {
-  const auto drop = [](const std::string& file) {
-    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(fd);
-  };
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return drop(path);
-  for (const auto& entry : fs::directory_iterator(path, error))
-    if (entry.is_regular_file(error)) drop(entry.path().string());
+void drop_file(const std::string& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
 }
 
-// Bytes of what is read at a time: an expert, else a layer's feed-forward part.
-uint64_t piece_bytes(const Plan& plan) {
-  for (const char* kind : {"expert", "ffn"}) {
-    for (const auto& k : plan.kinds)
-      if (k.name == kind && k.pieces > 0) return k.bytes / k.pieces;
-  }
-  return uint64_t{4} << 20;
+// The system forgets what it keeps of the model's files: reads are from the disk again.
+void drop_cached(const EngineOptions& engine) {
+  for (const std::string& file : model_files(engine.model)) drop_file(file);
+  for (const std::string& mirror : engine.mirrors)
+    for (const std::string& file : model_files(mirror)) drop_file(file);
+}
+
+// Bytes a second in what fio printed; 0: none.
+double read_rate_of(const std::string& output) {
+  const size_t begin = output.find('{');
+  if (begin == std::string::npos) return 0;
+  const auto json = nlohmann::json::parse(output.substr(begin), nullptr, false);
+  if (!json.is_object() || !json.contains("jobs") || !json["jobs"].is_array() ||
+      json["jobs"].empty())
+    return 0;
+  const auto& job = json["jobs"][0];
+  if (!job.contains("read") || !job["read"].contains("bw_bytes")) return 0;
+  return job["read"]["bw_bytes"].is_number() ? job["read"]["bw_bytes"].get<double>() : 0;
 }
 
 std::string shell_word(const std::string& text) {
@@ -92,29 +96,38 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
-// What fio reads with requests of a piece's size; nothing when it is not installed.
-void ask_fio(const std::string& file, uint64_t piece, Results* results) {
-  constexpr int kDepth = 4;
-  const uint64_t size = std::max<uint64_t>(4096, piece / 4096 * 4096);
+// What fio reaches with the engine's own way of reading: as many reads of the same size in flight, by
+// io_uring or by threads, direct or through the page cache.
+void ask_fio(const std::string& file, const IoReport& io, Results* results) {
+  const uint64_t wanted = io.read_bytes != 0 ? io.read_bytes : uint64_t{4} << 20;
+  const uint64_t size = std::max<uint64_t>(4096, wanted / 4096 * 4096);
+  const unsigned depth = std::max(1u, io.depth);
+  const bool direct = io.mode == "direct";
   std::string name;
   for (const char c : file) name += c == ':' ? std::string("\\:") : std::string(1, c);
+  // No ramp: what is in flight when it ends would count twice.
   const auto run = run_peer(fmt::format(
-      "command -v fio >/dev/null 2>&1 && exec fio --name=millrace --readonly --rw=randread "
-      "--direct=1 --ioengine=libaio --iodepth={} --bs={} --runtime=3 --time_based "
-      "--output-format=json --filename={} 2>/dev/null",
-      kDepth, size, shell_word(name)));
-  if (!run || run->exit_code != 0) return;
-  const auto json = nlohmann::json::parse(
-      run->output.substr(run->output.find('{') == std::string::npos ? 0 : run->output.find('{')),
-      nullptr, false);
-  if (!json.is_object() || !json.contains("jobs") || !json["jobs"].is_array() ||
-      json["jobs"].empty())
-    return;
-  const auto& job = json["jobs"][0];
-  if (!job.contains("read") || !job["read"].contains("bw_bytes")) return;
-  results->fio = job["read"]["bw_bytes"].get<double>();
-  results->fio_how = fmt::format("direct, reads of {}, {} at a time",
-                                 format_size(static_cast<double>(size)), kDepth);
+      "command -v fio >/dev/null 2>&1 || exit 127; exec fio --name=millrace --readonly "
+      "--rw=randread --direct={} {} --bs={} --runtime=3 --time_based --output-format=json "
+      "--filename={} 2>&1",
+      direct ? 1 : 0,
+      io.uring ? fmt::format("--ioengine=io_uring --iodepth={}", depth)
+               : fmt::format("--ioengine=psync --thread --numjobs={} --group_reporting", depth),
+      size, shell_word(name)));
+  results->fio_how =
+      fmt::format("{}, {}, reads of {}, {} at a time, {}", direct ? "direct" : "buffered",
+                  io.uring ? "io_uring" : "threads", format_size(static_cast<double>(size)), depth,
+                  fs::path(file).filename().string());
+  if (!run) {
+    results->no_fio = run.error().message;
+  } else if (run->exit_code == 127) {
+    results->no_fio = "not installed";
+  } else if (const double rate = read_rate_of(run->output); rate > 0) {
+    results->fio = rate;
+  } else {
+    const std::string said = run->output.substr(0, run->output.find('\n'));
+    results->no_fio = fmt::format("failed with {}: {}", run->exit_code, said);
+  }
 }
 
 Status ask_once(Engine& engine, const StreamingOptions& o, uint64_t seed, Phase* prompt,
@@ -212,10 +225,15 @@ std::string report(const Engine& engine, const StreamingOptions& o, const Result
          fmt::format("{} ({})", format_rate(results.roofs.disk), results.roofs.disk_how));
   if (results.fio > 0)
     item("disk, fio", fmt::format("{} ({})", format_rate(results.fio), results.fio_how));
+  else if (!results.no_fio.empty())
+    item("disk, fio", results.no_fio);
   const IoReport io = engine.io();
+  item("reads, in flight", fmt::format("{} at most, {}, {}", io.depth,
+                                       io.uring ? "io_uring" : "a pool of threads", io.mode));
   item("prefetched", fmt::format("{} begun, {} used, {} wasted, {} gave way", io.prefetch_issued,
                                  io.prefetch_used, io.prefetch_wasted, io.prefetch_cancelled));
-  for (const char* key : {"cpu", "threads", "io", "policy", "prefetch", "prefill_chunk", "ceiling"})
+  for (const char* key : {"cpu", "kernels", "threads", "io", "reads", "mirrors", "policy",
+                          "prefetch", "prefill_chunk", "ceiling"})
     if (const auto found = choices.find(key); found != choices.end()) item(key, found->second);
   return text + "<!-- END millrace-streaming -->\n";
 }
@@ -251,6 +269,12 @@ nlohmann::ordered_json as_json(const Engine& engine, const StreamingOptions& o,
           {"memory", memory_json(engine.memory())},
           {"probed_bytes_per_s", results.roofs.disk},
           {"fio_bytes_per_s", results.fio},
+          {"fio", results.no_fio.empty() ? results.fio_how : results.no_fio},
+          {"reading",
+           {{"mode", io.mode},
+            {"backend", io.uring ? "io_uring" : "pread"},
+            {"depth", io.depth},
+            {"bytes", io.read_bytes}}},
           {"prefetch",
            {{"issued", io.prefetch_issued},
             {"used", io.prefetch_used},
@@ -284,24 +308,21 @@ int bench_streaming(const Cli& cli, StreamingOptions o) {
     o.engine.context =
         std::max(o.prompt + o.gen + 1, PromptsShape{}.prompt + PromptsShape{}.gen + 1);
   o.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
+  o.engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   if (!o.no_probe) {
     if (auto roofs = measure_roofs(o.engine.model, o.engine.threads)) {
       results.roofs = std::move(*roofs);
     } else {
       spdlog::warn("the disk's speed is not known: {}", roofs.error().message);
     }
-    const auto model = Model::open(o.engine.model);
-    if (!model) return cli.report(model.error());
-    const auto plan = make_plan(**model, o.engine);
-    if (!plan) return cli.report(plan.error());
-    ask_fio(model_file(o.engine.model), piece_bytes(*plan), &results);
   }
-  drop_cached(o.engine.model);
+  drop_cached(o.engine);
   const auto start = Clock::now();
   const auto engine = Engine::open(o.engine);
   if (!engine) return cli.report(engine.error());
   results.load_s = std::chrono::duration<double>(Clock::now() - start).count();
   if (auto status = measure(**engine, o, &results); !status) return cli.report(status.error());
+  if (!o.no_probe) ask_fio(model_file(o.engine.model), (*engine)->io(), &results);
   if (auto traced = (*engine)->finish_trace(); !traced) return cli.report(traced.error());
   if (o.json) return cli.print_json(as_json(**engine, o, results));
   return cli.print(report(**engine, o, results));

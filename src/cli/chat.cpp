@@ -84,6 +84,15 @@ std::optional<std::string> argument_of(const std::string& line, std::string_view
   return rest.substr(first, rest.find_last_not_of(" \t") - first + 1);
 }
 
+// "/foo" of a line that begins with such a word; empty for "/home/me: what is there?".
+std::string command_of(const std::string& line) {
+  const std::string word = line.substr(0, line.find_first_of(" \t"));
+  if (word.size() < 2 || word[0] != '/') return "";
+  const bool letters =
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyz-_", 1) == std::string::npos;
+  return letters ? word : "";
+}
+
 // True when the line was a command about memory; what came of it is printed.
 bool change_limits(const std::string& line, Engine& engine) {
   const auto memory = argument_of(line, "/memory");
@@ -141,6 +150,10 @@ int chat_session(const Cli& cli, const RunOptions& options, Engine& engine) {
       continue;
     }
     if (change_limits(*line, engine)) continue;
+    if (const std::string command = command_of(*line); !command.empty()) {
+      note(fmt::format("unknown command {}; /help lists them\n", command));
+      continue;
+    }
     messages.push_back({"user", *line});
     auto ids = chat_prompt(engine.model(), messages);
     if (!ids) return cli.report(ids.error());

@@ -1,6 +1,7 @@
 // millrace doctor: what this machine has, and what each thing means for running big models.
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -16,12 +17,15 @@
 #include "base/status.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/peer.h"
 #include "cli/roofs.h"
 #include "cli/size.h"
 #include "io/probe.h"
 #include "io/uring.h"
 #include "millrace/millrace.h"
+#include "stream/cgroup.h"
 #include "stream/ledger.h"
+#include "stream/pressure.h"
 
 namespace millrace::cli {
 namespace {
@@ -135,6 +139,70 @@ Finding reading_choice(const std::vector<io::ReadRate>& curve) {
           "what a packed model with pieces of that size is read with, unless told otherwise"};
 }
 
+// Bytes of a line of /proc/meminfo, which counts in KiB.
+uint64_t meminfo(const std::string& text, std::string_view key) {
+  return stream::number_after(text, key).value_or(0) * 1024;
+}
+
+std::string size_of(uint64_t bytes) { return format_size(static_cast<double>(bytes)); }
+
+Finding swap_space() {
+  const auto text = stream::read_text("/proc/meminfo");
+  const uint64_t total = text ? meminfo(*text, "SwapTotal:") : 0;
+  if (total == 0) return {"swap", "none", "nothing of a model can be swapped out"};
+  return {"swap", fmt::format("{}, {} free", size_of(total), size_of(meminfo(*text, "SwapFree:"))),
+          "weights that are swapped out are slow; --mlock keeps them in memory"};
+}
+
+Finding explicit_huge_pages() {
+  const std::string folder = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  const auto total = stream::read_number(folder + "nr_hugepages");
+  const auto free = stream::read_number(folder + "free_hugepages");
+  if (!total || !free)
+    return {"2 MiB pages", "unknown", "the kernel does not tell of explicit huge pages"};
+  return {"2 MiB pages", fmt::format("{} reserved, {} free", *total, *free),
+          *free == 0 ? "--huge-pages on finds none (vm.nr_hugepages reserves them)"
+                     : "what --huge-pages on can take"};
+}
+
+Finding locked_memory() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+    return {"locked memory", "unknown", std::strerror(errno)};
+  if (limit.rlim_cur == RLIM_INFINITY)
+    return {"locked memory", "no limit", "--mlock can lock any model"};
+  return {"locked memory", fmt::format("at most {}", size_of(limit.rlim_cur)),
+          "--mlock needs as much as the weights in memory (ulimit -l), or the right to pass it"};
+}
+
+Finding memory_groups() {
+  std::string value;
+  for (const stream::Cgroup& group : stream::memory_cgroups("")) {
+    const auto limit = stream::limit_of(group);
+    value += fmt::format(
+        "{}{} {}: {}", value.empty() ? "" : ", ", group.v2 ? "v2" : "v1", group.name,
+        limit ? fmt::format("{} ({})", size_of(limit->bytes), limit->file) : "no limit");
+  }
+  if (value.empty())
+    return {"cgroups", "none of memory can be seen", "only physical memory bounds --memory auto"};
+  return {"cgroups", value, "--memory auto stays below the smallest limit"};
+}
+
+Finding pressure_signs() {
+  const auto monitor = stream::PressureMonitor::create();
+  return {"pressure", monitor->watching(),
+          monitor->active() ? "weights' memory is given back while memory runs short (--pressure)"
+                            : "nothing tells when memory runs short: leave room with --memory"};
+}
+
+Finding fio() {
+  const auto asked = run_peer("fio --version 2>/dev/null");
+  const bool there = asked && asked->exit_code == 0;
+  const std::string word = there ? asked->output.substr(0, asked->output.find('\n')) : "";
+  return {"fio", there ? word : "not installed",
+          "bench --streaming compares its reads with what fio reaches"};
+}
+
 std::vector<Finding> probe_findings(const Roofs& roofs) {
   std::vector<Finding> findings;
   if (!roofs.no_direct.empty())
@@ -159,8 +227,17 @@ int run(const Cli& cli, const Options& options) {
     return cli.report(
         {Code::kNotFound, fmt::format("--path: '{}': {}", options.path, std::strerror(errno))});
   const Cpu cpu = Cpu::detect();
-  std::vector<Finding> findings = {processor(cpu), memory_total(stream::memory_limit()),
-                                   huge_pages(), free_disk(options.path), io_uring()};
+  std::vector<Finding> findings = {processor(cpu),
+                                   memory_total(stream::memory_limit()),
+                                   memory_groups(),
+                                   pressure_signs(),
+                                   swap_space(),
+                                   locked_memory(),
+                                   huge_pages(),
+                                   explicit_huge_pages(),
+                                   free_disk(options.path),
+                                   io_uring(),
+                                   fio()};
   Roofs roofs;
   if (!options.no_probe) {
     auto measured = measure_roofs(options.path, cpu.logical);

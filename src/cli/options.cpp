@@ -81,13 +81,16 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
       ->group(kGroup);
   add_choice<IoBackend>(
       app, "--io-backend", options.io_backend,
-      {{"auto", IoBackend::kAuto}, {"pread", IoBackend::kPread}, {"uring", IoBackend::kUring}},
+      {{"auto", IoBackend::kAuto},
+       {"pread", IoBackend::kPread},
+       {"uring", IoBackend::kUring},
+       {"io_uring", IoBackend::kUring}},
       "Who reads: a pool of threads, or io_uring; auto: the faster one on this disk")
       ->group(kGroup)
       ->default_str("auto");
   app.add_option("--mirror", options.mirrors,
-                 "A folder with a whole copy of the model on another disk: both are read at once, "
-                 "and if one fails the other serves. May be repeated")
+                 "A folder with a whole copy of the model on another disk (or the copy of a single "
+                 "file): both are read at once, and if one fails the other serves. May be repeated")
       ->type_name("DIR")
       ->allow_extra_args(false)
       ->group(kGroup);
@@ -102,8 +105,9 @@ void add_engine_flags(CLI::App& app, EngineOptions& options, EngineFlags which) 
       ->default_str("auto");
   app.add_flag("--mlock", options.mlock, "Keep the weights that are in memory from being swapped")
       ->group(kGroup);
-  add_choice<bool>(app, "--pressure", options.relieve, {{"auto", true}, {"off", false}},
-                   "While the system runs short of memory: auto gives some of the weights' back")
+  add_choice<bool>(
+      app, "--pressure", options.relieve, {{"auto", true}, {"off", false}},
+      "While the system runs short of memory: auto gives some of the weights' memory back")
       ->group(kGroup)
       ->default_str("auto");
   std::vector<Choice<std::string>> names;

@@ -187,6 +187,7 @@ void add_plan(CLI::App& root, Cli& cli) {
   app.add_flag("--json", options->json, "One JSON object");
   add_engine_flags(app, options->engine);
   app.footer(kFooter);
+  options->engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   app.callback([&cli, options] { cli.exit_code = run(cli, *options); });
 }
 

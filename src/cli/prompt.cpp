@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,7 +19,8 @@ Expected<std::string> read_text_file(const std::string& flag, const std::string&
   if (std::filesystem::is_directory(path, ignored))
     return fail(Code::kInvalid, "{}: '{}' is a folder", flag, path);
   std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(Code::kNotFound, "{}: '{}' cannot be opened", flag, path);
+  if (!file)
+    return fail(Code::kNotFound, "{}: '{}' cannot be opened: {}", flag, path, std::strerror(errno));
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (file.bad()) return fail(Code::kIo, "{}: '{}' cannot be read", flag, path);
   return text;

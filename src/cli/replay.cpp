@@ -18,7 +18,8 @@ reach if it knew the future (belady).
 
   millrace run packed/ --trace trace.txt --prompt-file book.txt -n 500
   millrace replay trace.txt
-  millrace replay trace.txt --policy lru,lfu --resident 10,20,50 --skip 100)";
+  millrace replay trace.txt --policy lru,lfu --resident 10,20,50 --skip 100
+  millrace replay trace.txt --policy all --slots 1000,2000)";
 
 struct Options {
   ReplayOptions replay;
@@ -92,6 +93,15 @@ std::vector<double> parse_shares(const std::string& text) {
   return shares;
 }
 
+std::vector<uint32_t> parse_slots(const std::string& text) {
+  std::vector<uint32_t> slots;
+  for (const Token n : parse_ids("--slots", text, "numbers")) {
+    if (n == 0) usage_error("--slots", "0 slots hold nothing");
+    slots.push_back(static_cast<uint32_t>(n));
+  }
+  return slots;
+}
+
 int run(const Cli& cli, const Options& options) {
   watch_interrupts(OnInterrupt::kExitSoon);
   const auto report = replay(options.replay);
@@ -105,7 +115,6 @@ int run(const Cli& cli, const Options& options) {
 void add_replay(CLI::App& root, Cli& cli) {
   CLI::App& app = *root.add_subcommand("replay", "Compare caching policies on a recorded trace");
   auto options = std::make_shared<Options>();
-  options->replay.shares = {0.05, 0.15, 0.4};
   app.add_option("TRACE", options->replay.trace, "A file that 'run --trace' wrote")
       ->required()
       ->type_name("");
@@ -121,11 +130,20 @@ void add_replay(CLI::App& root, Cli& cli) {
          "Percent of the experts that are in memory")
       ->type_name("P,P,...")
       ->default_str("5,15,40");
+  app.add_option_function<std::string>(
+         "--slots",
+         [options](const std::string& text) { options->replay.slots = parse_slots(text); },
+         "Numbers of experts that are in memory, of all layers together")
+      ->type_name("N,N,...");
   add_number(app, "--skip", options->replay.skip_steps, 0u, UINT32_MAX,
              "Passes over the model that warm up and are not counted");
   app.add_flag("--json", options->json, "One JSON object");
   app.footer(kFooter);
-  app.callback([&cli, options] { cli.exit_code = run(cli, *options); });
+  app.callback([&cli, options] {
+    if (options->replay.shares.empty() && options->replay.slots.empty())
+      options->replay.shares = {0.05, 0.15, 0.4};
+    cli.exit_code = run(cli, *options);
+  });
 }
 
 }  // namespace millrace::cli

@@ -84,17 +84,41 @@ Expected<io::ProbeResult> probe_disk(const std::string& path) {
 
 }  // namespace
 
+std::vector<std::string> model_files(const std::string& path) {
+  // "name-00001-of-00003.gguf": whatever stands for the number belongs to it.
+  constexpr size_t kNumber = 5, kTail = std::string_view("-of-00003.gguf").size();
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  const std::string name = fs::path(path).filename().string();
+  const bool split = !folder && name.size() > kNumber + kTail && name.ends_with(".gguf") &&
+                     name.substr(name.size() - kTail, 4) == "-of-";
+  if (!folder && !split) return {path};
+  const std::string tail = split ? name.substr(name.size() - kTail) : "";
+  const std::string head = split ? name.substr(0, name.size() - kTail - kNumber) : "";
+  const fs::path parent = folder ? fs::path(path) : fs::path(path).parent_path();
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(parent.empty() ? "." : parent, error)) {
+    std::error_code bad;
+    const std::string other = entry.path().filename().string();
+    if (!entry.is_regular_file(bad)) continue;
+    if (split &&
+        (other.size() != name.size() || !other.starts_with(head) || !other.ends_with(tail)))
+      continue;
+    files.push_back(entry.path().string());
+  }
+  return files;
+}
+
 std::string model_file(const std::string& path) {
   std::error_code error;
-  if (!fs::is_directory(path, error)) return path;
-  std::string best;
+  std::string best = fs::is_directory(path, error) ? "" : path;
   uint64_t most = 0;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
+  for (const std::string& file : model_files(path)) {
     std::error_code bad;
-    const uint64_t size = entry.is_regular_file(bad) ? entry.file_size(bad) : 0;
+    const uint64_t size = fs::file_size(file, bad);
     if (!bad && size > most) {
       most = size;
-      best = entry.path().string();
+      best = file;
     }
   }
   return best;

@@ -20,7 +20,10 @@ struct Roofs {
   std::vector<io::ReadRate> curve;  // direct reads by size, depth and way
 };
 
-// The file that speaks for a model: itself, or the largest one of its folder; empty when there is none.
+// The files of a model: itself and the other parts of a split .gguf, or those of its folder.
+std::vector<std::string> model_files(const std::string& path);
+
+// The file that speaks for a model: the largest of its files; empty when there is none.
 std::string model_file(const std::string& path);
 
 // Takes two or three seconds. `path`: a model, whose largest file is read, or a folder, in which a

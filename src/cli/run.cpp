@@ -29,7 +29,8 @@ without a prompt it opens a conversation.
   millrace run packed/ --prompt-ids 1,2,3 --json
 
 The same model, prompt and seed give the same tokens whatever --budget, --memory, --threads,
---prefill-chunk and --io are. --activations and --kv change the arithmetic, so they may not.)";
+--prefill-chunk and --io are. --activations and --kv change the arithmetic: with another value of
+these the tokens may be others.)";
 
 Expected<std::string> prompt_text(const RunOptions& options) {
   if (!options.prompt_file.empty()) return read_text_file("--prompt-file", options.prompt_file);
@@ -51,12 +52,18 @@ Status fill_prompt(const RunOptions& options, const std::string& text, const Mod
   return {};
 }
 
+// With --json who reads standard output learns of it, too.
+int failed(const Cli& cli, const RunOptions& options, const Error& error) {
+  if (options.json) (void)cli.print_json({{"error", error.message}});
+  return cli.report(error);
+}
+
 int run_once(const Cli& cli, const RunOptions& options, const std::string& text, Engine& engine) {
   Request request = options.request;
   if (auto filled = fill_prompt(options, text, engine.model(), &request); !filled)
-    return cli.report(filled.error());
+    return failed(cli, options, filled.error());
   auto answer = generate_answer(cli, engine, std::move(request), !options.json);
-  if (!answer) return cli.report(answer.error());
+  if (!answer) return failed(cli, options, answer.error());
 
   if (options.json) {
     if (const int code = cli.print_json(answer_json(engine, *answer)); code != kOk) return code;
@@ -101,7 +108,7 @@ int run(const Cli& cli, RunOptions options) {
   options.engine.log = [](std::string_view line) { spdlog::debug("{}", line); };
   options.engine.warn = [](std::string_view line) { spdlog::warn("{}", line); };
   auto engine = Engine::open(options.engine);
-  if (!engine) return cli.report(engine.error());
+  if (!engine) return failed(cli, options, engine.error());
   // The whole list is for --explain; the line that matters most is always there.
   spdlog::info("{}", summary(**engine));
   if (options.explain) {

@@ -29,6 +29,7 @@ struct Measured {
   BackendKind kind = BackendKind::kPread;
   unsigned depth = kUnmeasuredDepth;
   std::string reason;
+  std::vector<io::ReadRate> rates;
 };
 
 // What does not need to be measured, or cannot be. Empty: measure.
@@ -67,6 +68,7 @@ Measured measure(PieceReader& reader, const BackendFacts& facts, const std::stri
     out.reason = fmt::format("not measured: {}", rates.error().message);
     return out;
   }
+  out.rates = *rates;
   const io::ReadRate* best = io::pick(*rates);
   if (best == nullptr) {
     out.reason = "not measured: the budget has no room for it";
@@ -120,17 +122,24 @@ ChosenBackend choose_backend(PieceReader& reader, const BackendFacts& facts) {
   out.depth = choice.depth * (each_disk ? std::max(1u, reader.devices()) : 1);
   if (facts.buffers == 0) out.depth = std::min(out.depth, std::max(1u, facts.capacity));
   out.reason = choice.reason;
+  out.known.depth = out.depth;
+  out.known.read_bytes = facts.read_bytes;
+  out.known.rates = std::move(choice.rates);
   if (facts.kind != BackendKind::kPread && !no_uring.empty())
     out.reason += fmt::format("; no io_uring: {}", no_uring);
   if (choice.kind == BackendKind::kUring) {
     auto uring = make_uring_backend(reader, facts.watch, out.depth, facts.capacity);
     if (uring) {
       out.backend = std::move(*uring);
+      out.known.uring = true;
       return out;
     }
     out.reason = fmt::format("although io_uring was {}: {}",
                              facts.kind == BackendKind::kUring ? "asked for" : "chosen",
                              uring.error().message);
+    if (facts.kind == BackendKind::kUring)
+      out.known.fallback = fmt::format("io_uring was asked for, and a pool of threads reads: {}",
+                                       uring.error().message);
   }
   out.backend = make_pread_pool(reader, facts.watch, out.depth, facts.capacity);
   return out;

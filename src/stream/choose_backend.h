@@ -5,7 +5,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "io/probe.h"
 #include "stream/backend.h"
 #include "stream/reader.h"
 
@@ -23,10 +25,20 @@ struct BackendFacts {
   ReadWatch* watch = nullptr;       // told of pieces that were fetched
 };
 
+// What is known of the choice, for reports.
+struct ReadChoice {
+  bool uring = false;
+  unsigned depth = 0;
+  uint64_t read_bytes = 0;          // of most reads while streaming; 0: nothing is read again
+  std::vector<io::ReadRate> rates;  // as measured; empty: nothing was
+  std::string fallback;             // why it is not what was asked for; empty: it is
+};
+
 struct ChosenBackend {
   std::unique_ptr<ReadBackend> backend;
   unsigned depth = 0;
   std::string reason;  // "measured with reads of 4.0 MiB: ..."
+  ReadChoice known;
 };
 
 // Never fails: without io_uring it is the pool, and the reason says why.

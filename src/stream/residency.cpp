@@ -16,6 +16,7 @@
 #include <numeric>
 
 #include "base/numeric.h"
+#include "base/size_text.h"
 #include "base/status.h"
 
 namespace millrace::stream {
@@ -137,8 +138,6 @@ void pin(const Group& group, uint32_t count, std::vector<uint8_t>* pinned) {
   }
 }
 
-double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
 }  // namespace
 
 Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t budget,
@@ -157,10 +156,10 @@ Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t
   }
   if (budget < plan.smallest_budget) {
     return fail(Code::kNoMemory,
-                "weight budget of {} bytes ({:.1f} MiB) cannot hold one layer's working set; the "
-                "smallest that "
-                "works is {} bytes ({:.1f} MiB)",
-                budget, mib(budget), plan.smallest_budget, mib(plan.smallest_budget));
+                "a weight budget of {} cannot hold one layer's working set; the smallest that "
+                "works is {} ({})",
+                size_text(budget), size_text(plan.smallest_budget),
+                size_to_give(plan.smallest_budget));
   }
   spend(groups, budget - plan.smallest_budget);
 

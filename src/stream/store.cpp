@@ -60,6 +60,7 @@ class Store : public PieceStore {
                                  .watch = &log_});
     backend_ = std::move(chosen.backend);
     why_backend_ = std::move(chosen.reason);
+    read_choice_ = std::move(chosen.known);
     most_ahead_ = 2 * chosen.depth;
     return {};
   }
@@ -269,6 +270,7 @@ class Store : public PieceStore {
   std::string reading() const override {
     return fmt::format("{} ({})", backend_->describe(), why_backend_);
   }
+  const ReadChoice& read_choice() const override { return read_choice_; }
 
  private:
   // ---- reads
@@ -505,6 +507,7 @@ class Store : public PieceStore {
   ReadLog log_;
   std::unique_ptr<ReadBackend> backend_;
   std::string why_backend_;
+  ReadChoice read_choice_;
   uint32_t most_ahead_ = 0;
   StoreCounters counters_;
 

@@ -94,6 +94,7 @@ class PieceStore {
   virtual const ResidencyPlan& plan() const = 0;
   // How it reads and why: "io_uring, 8 reads in flight, 40 slots registered (measured ...)".
   virtual std::string reading() const = 0;
+  virtual const ReadChoice& read_choice() const = 0;
 };
 
 }  // namespace millrace::stream

@@ -1,6 +1,8 @@
 #include "stream/trace.h"
 
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -63,7 +65,7 @@ Status read_pass(std::string_view line, const TraceHead& head, TracePass* pass) 
 
 Expected<Trace> read_trace(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return fail(Code::kNotFound, "{}: cannot be opened", path);
+  if (!file) return fail(Code::kNotFound, "{}: cannot be opened: {}", path, std::strerror(errno));
   Trace trace;
   std::string line;
   for (uint64_t number = 1; std::getline(file, line); ++number) {
@@ -91,7 +93,7 @@ Expected<Trace> read_trace(const std::string& path) {
 Expected<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path,
                                                            const TraceHead& head) {
   std::FILE* file = std::fopen(path.c_str(), "we");
-  if (!file) return fail(Code::kIo, "{}: cannot be written", path);
+  if (!file) return fail(Code::kIo, "{}: cannot be written: {}", path, std::strerror(errno));
   const nlohmann::ordered_json json = {
       {"millrace_trace", 1},     {"model", head.model}, {"layers", head.layers},
       {"experts", head.experts}, {"used", head.used},   {"expert_bytes", head.expert_bytes}};

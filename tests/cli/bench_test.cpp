@@ -166,6 +166,19 @@ TEST(Replay, ComparesPoliciesOnATraceOfARun) {
   EXPECT_THAT(millrace({"replay", trace, "--policy", "lru"}).out, HasSubstr("of belady"));
   const json skipped = millrace({"replay", trace, "--skip", "20", "--json"}).json();
   for (const json& row : skipped["rows"]) EXPECT_EQ(row["uses"], 2 * 8 * 4);
+  const json slots =
+      millrace({"replay", trace, "--slots", "40,256", "--policy", "lru", "--json"}).json();
+  ASSERT_EQ(slots["rows"].size(), 4u);
+  EXPECT_EQ(slots["rows"][0]["slots"], 40);
+  EXPECT_EQ(slots["rows"][0]["share"], 40.0 / 256);
+  EXPECT_EQ(slots["rows"][2]["slots"], 256);
+  const json both =
+      millrace({"replay", trace, "--slots", "40", "--resident", "20", "--policy", "all", "--json"})
+          .json();
+  EXPECT_EQ(both["rows"].size(), 10u);
+  EXPECT_THAT(millrace({"replay", trace, "--slots", "257"}).err, HasSubstr("the 256 experts"));
+  EXPECT_THAT(millrace({"replay", trace, "--slots", "3"}).err, HasSubstr("4 experts of one row"));
+  EXPECT_EQ(millrace({"replay", trace, "--slots", "0"}).exit_code, 2);
   const Outcome all_skipped = millrace({"replay", trace, "--skip", "22"});
   EXPECT_EQ(all_skipped.exit_code, 1);
   EXPECT_THAT(all_skipped.err, HasSubstr("22 cannot be skipped"));
@@ -182,7 +195,9 @@ TEST(Replay, ComparesPoliciesOnATraceOfARun) {
 
 TEST(Replay, BadTracesAreErrors) {
   const TempFolder folder;
-  EXPECT_EQ(millrace({"replay", folder / "none"}).exit_code, 1);
+  const Outcome none = millrace({"replay", folder / "none"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("No such file"));
   std::ofstream(folder / "bad") << "hello\n";
   const Outcome bad = millrace({"replay", folder / "bad"});
   EXPECT_EQ(bad.exit_code, 1);
@@ -194,7 +209,7 @@ TEST(Replay, BadTracesAreErrors) {
   const Outcome nowhere =
       millrace({"run", kTiny, "--prompt-ids", "1,2", "--trace", folder / "no/such/trace.txt"});
   EXPECT_EQ(nowhere.exit_code, 1);
-  EXPECT_THAT(nowhere.err, HasSubstr("cannot be written"));
+  EXPECT_THAT(nowhere.err, HasSubstr("cannot be written: No such file"));
   const Outcome full =
       millrace({"run", kTiny, "--prompt-ids", "1,2", "-n", "2", "--trace", "/dev/full"});
   EXPECT_EQ(full.exit_code, 1);

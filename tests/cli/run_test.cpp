@@ -98,6 +98,51 @@ TEST(Run, VerifyReadsAndMirrorsOfAPackedModel) {
   const Outcome refused = run({"--mirror", dir / "nowhere"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("nowhere"));
+  EXPECT_THAT(refused.json()["error"].get<std::string>(), HasSubstr("no such folder"));
+  EXPECT_THAT(run({"--mirror", copy}).err, HasSubstr("same disk"));
+  // A plan refuses what a run would.
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--mirror", dir / "nowhere"}, {"--verify-reads"}}) {
+    std::vector<std::string> all = {"plan", kModel, "--no-probe"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    const Outcome plan = millrace(all);
+    EXPECT_EQ(plan.exit_code, 1) << flags[0];
+    EXPECT_EQ(plan.out, "") << flags[0];
+  }
+}
+
+TEST(Run, TheOneFileOfAModelMayBeAMirror) {
+  const TempFolder dir;
+  const std::string model = source_path("tests/data/gguf/qwen3_moe.gguf");
+  const std::string copy = dir / "qwen3_moe.gguf", other = dir / "other.gguf";
+  std::filesystem::copy(model, copy);
+  std::filesystem::copy(model, other);
+  const auto plan = [&](const std::string& mirror) {
+    return millrace({"plan", model, "--no-probe", "--mirror", mirror});
+  };
+  EXPECT_EQ(plan(copy).exit_code, 0) << plan(copy).err;
+  EXPECT_EQ(plan(other).exit_code, 1);
+  EXPECT_THAT(plan(other).err, HasSubstr("the name of the model's file"));
+}
+
+TEST(Run, WhatIsCutIsSaid) {
+  const auto said = [](std::vector<std::string> flags) {
+    std::vector<std::string> all = {"plan", kModel, "--no-probe"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return millrace(all).err;
+  };
+  EXPECT_THAT(said({"--memory", "200M", "--budget", "300M"}), HasSubstr("is above the ceiling"));
+  EXPECT_THAT(said({"--context", "64", "--prefill-chunk", "100"}),
+              HasSubstr("above the context of 64 positions"));
+  EXPECT_EQ(said({"--memory", "200M", "--budget", "20M"}), "");
+  // The least that works is printed as it can be given.
+  const Outcome small = millrace(run_arguments({"-p", kPrompt, "--memory", "20M"}));
+  EXPECT_EQ(small.exit_code, 1);
+  const size_t at = small.err.find("works is --memory ");
+  ASSERT_NE(at, std::string::npos) << small.err;
+  const std::string least = small.err.substr(at + 18, small.err.find(';', at) - at - 18);
+  const Outcome enough = millrace(run_arguments({"-p", kPrompt, "--memory", least}));
+  EXPECT_EQ(enough.exit_code, 0) << enough.err;
 }
 
 TEST(Run, UnknownKernelsAreRefused) {

@@ -17,6 +17,9 @@ TEST(Chat, AnswersUntilTheEndOfInput) {
   ASSERT_TRUE(chat.expect("\n> ")) << chat.screen();
   chat.type("/reset\n");
   ASSERT_TRUE(chat.expect("\n> ")) << chat.screen();
+  chat.type("/foo\n");
+  ASSERT_TRUE(chat.expect("unknown command /foo; /help lists them")) << chat.screen();
+  ASSERT_TRUE(chat.expect("\n> ")) << chat.screen();
   chat.type("/help\n");
   ASSERT_TRUE(chat.expect("/exit")) << chat.screen();
   ASSERT_TRUE(chat.expect("\n> ")) << chat.screen();
