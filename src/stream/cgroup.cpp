@@ -90,10 +90,12 @@ std::optional<std::string> own_path(const std::string& cgroup_file, bool v2) {
 void add_groups(const Mount& mount, std::string path, std::vector<Cgroup>* groups) {
   if (mount.root != "/") {
     // Only a part of the hierarchy is mounted: the path continues below it, or we stand at its top.
-    path = path.starts_with(mount.root) ? path.substr(mount.root.size()) : "/";
+    const bool below = fmt::format("{}/", path).starts_with(fmt::format("{}/", mount.root));
+    path = below ? path.substr(mount.root.size()) : std::string();
   }
+  if (!path.starts_with('/')) path.clear();  // no path
   // A path outside our cgroup namespace ("/../x") cannot be followed from here.
-  if (path.find("..") != std::string::npos) path = "/";
+  if (path.find("..") != std::string::npos) path.clear();
   while (!path.empty() && path.back() == '/') path.pop_back();
   for (;;) {
     groups->push_back({mount.point + path, path.empty() ? "/" : path, mount.v2});

@@ -119,6 +119,19 @@ TEST_F(FakeMachine, MountInfoSaysWhereAndWhichPart) {
   EXPECT_EQ(limit().bytes, 400000000u);
 }
 
+// A group whose name only begins like that of the part that is mounted lies outside of it.
+TEST_F(FakeMachine, NamesThatBeginAlike) {
+  put("proc/self/mountinfo", "35 31 0:32 /a /mnt/mem rw - cgroup cgroup rw,memory\n");
+  put("mnt/mem/memory.limit_in_bytes", "500000000\n");
+  put("mnt/mem/b/memory.limit_in_bytes", "400000000\n");
+  for (const char* path : {"/ab", "/ab/b", "/a", "ab", ""}) {
+    put("proc/self/cgroup", fmt::format("4:memory:{}\n", path));
+    EXPECT_EQ(limit().bytes, 500000000u) << path;
+  }
+  put("proc/self/cgroup", "4:memory:/a/b\n");
+  EXPECT_EQ(limit().bytes, 400000000u);
+}
+
 // In a container without a cgroup namespace v1 shows an ancestor's limit only here.
 TEST_F(FakeMachine, V1HierarchicalLimitOfAnAncestorThatIsNotMounted) {
   put("proc/self/cgroup", "4:memory:/pod/box\n");
