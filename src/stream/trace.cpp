@@ -9,6 +9,9 @@
 namespace millrace::stream {
 namespace {
 
+// Replays keep some arrays of this many entries. The largest models have some 25,000 experts.
+constexpr uint64_t kMostExperts = uint64_t{1} << 20;
+
 // The next number of `text`, and what stands behind it.
 bool take_number(std::string_view& text, uint32_t* out) {
   const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
@@ -28,19 +31,26 @@ Expected<TraceHead> read_head(const std::string& line) {
     return fail(Code::kInvalid, "this is no trace of millrace (its first line says what it is)");
   TraceHead head;
   if (json.contains("model") && json["model"].is_string()) head.model = json["model"];
-  head.layers = static_cast<uint32_t>(number("layers"));
-  head.experts = static_cast<uint32_t>(number("experts"));
-  head.used = static_cast<uint32_t>(number("used"));
-  head.expert_bytes = number("expert_bytes");
-  if (head.layers == 0 || head.layers > 65536 || head.experts == 0 || head.experts > 65536 ||
-      head.used == 0 || head.used > head.experts)
+  const uint64_t layers = number("layers"), experts = number("experts"), used = number("used");
+  if (layers == 0 || layers > 65536 || experts == 0 || experts > 65536 || used == 0 ||
+      used > experts)
     return fail(Code::kInvalid, "'layers', 'experts' or 'used' of the first line is out of range");
+  if (layers * experts > kMostExperts) {
+    return fail(Code::kInvalid,
+                "{} layers of {} experts are more than the {} that a trace may have", layers,
+                experts, kMostExperts);
+  }
+  head.layers = static_cast<uint32_t>(layers);
+  head.experts = static_cast<uint32_t>(experts);
+  head.used = static_cast<uint32_t>(used);
+  head.expert_bytes = number("expert_bytes");
   return head;
 }
 
 Status read_pass(std::string_view line, const TraceHead& head, TracePass* pass) {
   if (!take_number(line, &pass->step) || line.empty() || line[0] != ' ')
     return fail(Code::kInvalid, "no step");
+  if (pass->step == UINT32_MAX) return fail(Code::kInvalid, "step {} is too large", pass->step);
   line.remove_prefix(1);
   if (!take_number(line, &pass->layer)) return fail(Code::kInvalid, "no layer");
   if (pass->layer >= head.layers)
@@ -66,6 +76,10 @@ Status read_pass(std::string_view line, const TraceHead& head, TracePass* pass) 
 Expected<Trace> read_trace(const std::string& path) {
   std::ifstream file(path);
   if (!file) return fail(Code::kNotFound, "{}: cannot be opened: {}", path, std::strerror(errno));
+  return read_trace(path, file);
+}
+
+Expected<Trace> read_trace(const std::string& path, std::istream& file) {
   Trace trace;
   std::string line;
   for (uint64_t number = 1; std::getline(file, line); ++number) {

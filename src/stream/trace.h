@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <istream>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,7 @@ struct Trace {
 
 // The error names the file and the line.
 Expected<Trace> read_trace(const std::string& path);
+Expected<Trace> read_trace(const std::string& path, std::istream& text);
 
 class TraceWriter {
  public:

@@ -205,7 +205,18 @@ TEST_F(TraceFile, DamageIsNamedByLine) {
   EXPECT_THAT(message(head + "0 0 1\n"), HasSubstr("line 2: a row does not have 2"));
   EXPECT_THAT(message(head + "0 0 1,2,3\n"), HasSubstr("line 2"));
   EXPECT_THAT(message(head + "x\n"), HasSubstr("line 2: no step"));
+  EXPECT_THAT(message(head + "4294967295 0 1,2\n"), HasSubstr("line 2: step 4294967295"));
   EXPECT_THAT(message(head), HasSubstr("no passes"));
+  // Numbers that would wrap, or take the memory of a machine.
+  const auto sized = [&](uint64_t layers, uint64_t experts) {
+    return message(
+        fmt::format("{{\"millrace_trace\":1,\"layers\":{},\"experts\":{},\"used\":2}}\n0 0 1,2\n",
+                    layers, experts));
+  };
+  EXPECT_THAT(sized(65536, 65536), HasSubstr("line 1: 65536 layers of 65536 experts"));
+  EXPECT_THAT(sized(65535, 65536), HasSubstr("line 1: 65535 layers"));
+  EXPECT_THAT(sized((uint64_t{1} << 32) + 2, 8), HasSubstr("out of range"));
+  EXPECT_EQ(sized(1024, 1024), "read");
   // A killed run leaves half a line.
   EXPECT_EQ(message(head + "0 0 1,2\n0 1 3"), "read");
 }
