@@ -208,4 +208,21 @@ uint32_t ResidencyPlan::streamed_piece() const {
   return UINT32_MAX;
 }
 
+ResidencyPlan lesser_plan(const ResidencyPlan& now, const ResidencyPlan& wanted) {
+  ResidencyPlan plan = now;
+  plan.arena_bytes = 0;
+  std::vector<bool> taken(plan.classes.size());
+  for (size_t c = 0; c < plan.classes.size(); ++c) {
+    SlotClass& to = plan.classes[c];
+    const SlotClass& other = wanted.classes[c];
+    taken[c] = uint64_t{other.pinned} + other.shared <= uint64_t{to.pinned} + to.shared;
+    if (taken[c]) to = other;
+    plan.arena_bytes += (uint64_t{to.pinned} + to.shared) * to.slot_bytes;
+  }
+  for (size_t p = 0; p < plan.pinned.size(); ++p) {
+    if (taken[plan.class_of[p]]) plan.pinned[p] = wanted.pinned[p];
+  }
+  return plan;
+}
+
 }  // namespace millrace::stream

@@ -50,4 +50,8 @@ struct ResidencyPlan {
 Expected<ResidencyPlan> plan_residency(const format::PieceTable& table, uint64_t budget,
                                        const Demand& demand);
 
+// Of each class the plan that gives it fewer slots; both must be of one table and demand. It runs, as
+// they do.
+ResidencyPlan lesser_plan(const ResidencyPlan& now, const ResidencyPlan& wanted);
+
 }  // namespace millrace::stream

@@ -43,7 +43,7 @@ class SlotTable {
   // Gives every class the slots and the pinned pieces of another plan for the same table. Nothing
   // may be read or handed out. What has to go is chosen as at any other time; what stays and lies
   // behind the new end is copied, `most_moved` bytes in all, the rest of it goes. On error (of the
-  // arena, when it grows) nothing has changed.
+  // arena, when it grows) no class has grown, and those that the plan makes smaller are as it says.
   Status resize(const ResidencyPlan& plan, uint64_t most_moved);
 
   PieceEntry& operator[](uint32_t piece) { return entries_[piece]; }

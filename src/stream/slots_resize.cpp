@@ -12,20 +12,28 @@ namespace millrace::stream {
 Status SlotTable::resize(const ResidencyPlan& plan, uint64_t most_moved) {
   assert(plan.class_of == class_of_);
   const auto slots_of = [&](size_t c) { return plan.classes[c].pinned + plan.classes[c].shared; };
+  const auto bytes_of = [&](size_t c, uint64_t slots) { return slots * classes_[c].slot_bytes; };
+  // What is given up comes first: explicit huge pages or locked memory may be just enough for the
+  // arena, and never is more of it in use than before or after.
+  std::vector<size_t> growing;
   for (size_t c = 0; c < classes_.size(); ++c) {
-    if (slots_of(c) <= classes_[c].count) continue;
-    Status grown = arena_.commit(c, slots_of(c) * classes_[c].slot_bytes);
+    if (slots_of(c) > classes_[c].count) {
+      growing.push_back(c);
+      continue;
+    }
+    fit(classes_[c], plan.classes[c], plan, &most_moved);
+    (void)arena_.commit(c, bytes_of(c, slots_of(c)));  // what shrinks cannot fail
+  }
+  for (const size_t c : growing) {
+    Status grown = arena_.commit(c, bytes_of(c, slots_of(c)));
     if (grown) continue;
-    for (size_t b = 0; b < c; ++b) {  // back to what was
-      if (slots_of(b) > classes_[b].count)
-        (void)arena_.commit(b, classes_[b].count * classes_[b].slot_bytes);
+    for (const size_t b : growing) {  // back to what was
+      if (b == c) break;
+      (void)arena_.commit(b, bytes_of(b, classes_[b].count));
     }
     return grown;
   }
-  for (size_t c = 0; c < classes_.size(); ++c) {
-    fit(classes_[c], plan.classes[c], plan, &most_moved);
-    (void)arena_.commit(c, slots_of(c) * classes_[c].slot_bytes);  // what shrinks cannot fail
-  }
+  for (const size_t c : growing) fit(classes_[c], plan.classes[c], plan, &most_moved);
   return {};
 }
 

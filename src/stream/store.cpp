@@ -244,7 +244,9 @@ class Store : public PieceStore {
       if (after < before) backend_->forget({arena_.region(c) + after, before - after});
     }
     if (Status resized = slots_.resize(plan, most_moved); !resized) {
-      ledger_.release(Use::kWeights, more);
+      plan_ = lesser_plan(plan_, plan);
+      ledger_.release(Use::kWeights, old + more - plan_.arena_bytes);
+      count_streamed();
       return resized;
     }
     if (plan.arena_bytes < old) ledger_.release(Use::kWeights, old - plan.arena_bytes);

@@ -85,7 +85,9 @@ class PieceStore {
 
   // Another budget, between passes: nothing may be handed out. `plan` is of the same table and demand.
   // Reads under way are given up or waited for. Pieces that stay may have to be copied, `most_moved`
-  // bytes of them; the others are read again when they are needed. On error nothing has changed.
+  // bytes of them; the others are read again when they are needed. On error of the system, which has
+  // no memory to grow, nothing has grown: plan() then is the smaller of both for each class of slots,
+  // so at most what it was, and it can run. On any other error nothing has changed.
   virtual Status resize(ResidencyPlan plan, uint64_t most_moved) = 0;
 
   virtual StoreStats stats() const = 0;

@@ -2,24 +2,40 @@
 // what is used most stays.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <memory>
 #include <random>
 
+#include "io/uring.h"
 #include "store_rig.h"
+#include "stream/cgroup.h"
 #include "stream/store.h"
 
 namespace millrace::stream {
 namespace {
 
 constexpr uint64_t kAll = UINT64_MAX;
+constexpr uint64_t kMiB = 1 << 20;
+
+// The backend of the present test.
+BackendKind tested = BackendKind::kPread;
 
 struct Bench : StoreRig {
   Bench(const Shape& shape, Demand wanted, PolicyKind kind = kDefaultPolicy)
-      : StoreRig(shape, wanted), policy(kind) {}
+      : StoreRig(shape, wanted, tested == BackendKind::kUring), policy(kind) {}
 
-  void open(uint64_t budget, ArenaOptions arena = {}) { open_with(budget, {2, arena, policy}); }
+  void open(uint64_t budget, ArenaOptions arena = {}) {
+    StoreOptions options;
+    options.io_threads = 2;
+    options.arena = arena;
+    options.policy = policy;
+    options.backend = tested;
+    ASSERT_NO_FATAL_FAILURE(open_with(budget, options));
+    const bool uring = store->reading().starts_with("io_uring, ");
+    ASSERT_EQ(uring, tested == BackendKind::kUring) << store->reading();
+  }
   void resize(uint64_t budget, uint64_t most_moved = kAll) {
     const Status done = store->resize(plan(budget), most_moved);
     ASSERT_TRUE(done) << done.error().message;
@@ -39,6 +55,21 @@ struct Bench : StoreRig {
 
   PolicyKind policy;
 };
+
+class Resize : public testing::TestWithParam<BackendKind> {
+ protected:
+  void SetUp() override {
+    tested = GetParam();
+    if (tested != BackendKind::kUring) return;
+    if (const std::string why = io::why_no_io_uring(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Resize,
+                         testing::Values(BackendKind::kPread, BackendKind::kUring),
+                         [](const auto& kind) {
+                           return kind.param == BackendKind::kUring ? "uring" : "pread";
+                         });
 
 void stress(const Shape& shape, Demand demand, PolicyKind policy, uint32_t seed) {
   Bench bench(shape, demand, policy);
@@ -67,12 +98,12 @@ void stress(const Shape& shape, Demand demand, PolicyKind policy, uint32_t seed)
   EXPECT_EQ(bench.ledger.free(), bench.ledger.ceiling());
 }
 
-TEST(Resize, DenseStaysRight) {
+TEST_P(Resize, DenseStaysRight) {
   stress({.layers = 12, .mixed = true}, {0, false}, kDefaultPolicy, 1);
   stress({.layers = 12, .heads = 0}, {0, true}, kDefaultPolicy, 2);
 }
 
-TEST(Resize, ExpertsStayRightUnderEveryPolicy) {
+TEST_P(Resize, ExpertsStayRightUnderEveryPolicy) {
   uint32_t seed = 10;
   for (const PolicyName& policy : policy_names()) {
     stress({.layers = 5, .experts = 12}, {3, false}, policy.kind, ++seed);
@@ -81,7 +112,7 @@ TEST(Resize, ExpertsStayRightUnderEveryPolicy) {
 }
 
 // A smaller budget gives up what is used least, and the rest is not read again.
-TEST(Resize, WhatIsUsedStays) {
+TEST_P(Resize, WhatIsUsedStays) {
   for (const PolicyKind policy : {PolicyKind::kLru, PolicyKind::kLfu, PolicyKind::kNextUse}) {
     Bench bench({.layers = 4, .experts = 16}, {2, false}, policy);
     bench.open(bench.full());
@@ -111,7 +142,7 @@ TEST(Resize, WhatIsUsedStays) {
 }
 
 // More room pins pieces that were streamed: after one more pass nothing is read.
-TEST(Resize, GrowingPins) {
+TEST_P(Resize, GrowingPins) {
   Bench bench({.layers = 10}, {0, false});
   bench.open(bench.smallest());
   const auto none = [](uint32_t) { return std::vector<uint32_t>{}; };
@@ -126,7 +157,7 @@ TEST(Resize, GrowingPins) {
   EXPECT_GT(bench.store->stats().reads, reads);
 }
 
-TEST(Resize, ALedgerThatHasNoMoreRefuses) {
+TEST_P(Resize, ALedgerThatHasNoMoreRefuses) {
   Bench bench({.layers = 6}, {0, false});
   ASSERT_TRUE(bench.ledger.set_ceiling(bench.full() - kKiB4));
   bench.open(bench.smallest());
@@ -137,6 +168,97 @@ TEST(Resize, ALedgerThatHasNoMoreRefuses) {
   EXPECT_EQ(refused.error().code, Code::kNoMemory);
   EXPECT_EQ(bench.store->plan().arena_bytes, bench.smallest());
   bench.pass(none);  // as before
+}
+
+// Writable memory that this process may have, from now on, beyond what it has; until the end of the
+// scope.
+class Room {
+ public:
+  explicit Room(uint64_t bytes) {
+    getrlimit(RLIMIT_DATA, &before_);
+    const auto status = read_text("/proc/self/status");
+    const uint64_t used = status ? number_after(*status, "VmData:").value_or(0) * 1024 : 0;
+    const rlimit limit{used + bytes, before_.rlim_max};
+    setrlimit(RLIMIT_DATA, &limit);
+  }
+  ~Room() { setrlimit(RLIMIT_DATA, &before_); }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+  static bool holds() {
+    const Room room(kMiB);
+    void* const at =
+        mmap(nullptr, 8 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return true;
+    munmap(at, 8 * kMiB);
+    return false;
+  }
+
+ private:
+  rlimit before_{};
+};
+
+// Some classes grow while others shrink: no more memory is taken than the larger arena has, and what
+// fails leaves an arena that is consistent.
+TEST_P(Resize, WhatShrinksMakesRoomForWhatGrows) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's own memory is part of what is limited";
+#endif
+  if (!Room::holds()) GTEST_SKIP() << "no limit on writable memory here";
+  Bench bench({.layers = 3, .experts = 6, .ffn = 8 * kMiB, .expert = 3 * kMiB}, {1, false});
+  // One more router or fewer: room for one of them is room for two experts, too.
+  const auto slots = [](const ResidencyPlan& plan, format::PieceKind kind) {
+    uint64_t count = 0;
+    for (const SlotClass& c : plan.classes)
+      if (c.kind == kind) count += c.pinned + c.shared;
+    return count;
+  };
+  ResidencyPlan few, many;
+  for (uint64_t budget = bench.smallest(); budget < bench.full(); budget += kMiB) {
+    few = bench.plan(budget), many = bench.plan(budget + 2 * kMiB);
+    if (slots(few, format::PieceKind::kRouter) < slots(many, format::PieceKind::kRouter) &&
+        slots(few, format::PieceKind::kExpert) > slots(many, format::PieceKind::kExpert))
+      break;
+  }
+  ASSERT_LT(slots(many, format::PieceKind::kExpert), slots(few, format::PieceKind::kExpert));
+  const auto some = [&](uint32_t layer) {
+    return std::vector<uint32_t>{find_expert(bench.table, layer, 0),
+                                 find_expert(bench.table, layer, 5)};
+  };
+  bench.open(few.arena_bytes);
+  ASSERT_EQ(bench.store->plan().arena_bytes, few.arena_bytes);
+  for (int i = 0; i < 2; ++i) bench.pass(some);
+  const uint64_t larger = many.arena_bytes - few.arena_bytes;
+  ASSERT_LT(larger + kMiB, 8 * kMiB) << "so growing first would take more";
+  {
+    const Room room(larger + kMiB);
+    const Status done = bench.store->resize(many, kAll);
+    ASSERT_TRUE(done) << done.error().message;
+  }
+  bench.pass(some);
+  {
+    const Room room(larger + kMiB);
+    const Status done = bench.store->resize(few, kAll);
+    ASSERT_TRUE(done) << done.error().message;
+  }
+  bench.pass(some);
+
+  // No room at all for another router: what was given up for it is gone, and the rest runs.
+  const uint64_t shrunk =
+      3 * kMiB * (slots(few, format::PieceKind::kExpert) - slots(many, format::PieceKind::kExpert));
+  {
+    const Room room(0);
+    const Status refused = bench.store->resize(many, kAll);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kNoMemory);
+  }
+  EXPECT_EQ(bench.store->plan().arena_bytes, few.arena_bytes - shrunk);
+  EXPECT_EQ(bench.ledger.held(Use::kWeights), few.arena_bytes - shrunk);
+  bench.pass(some);
+  bench.resize(few.arena_bytes);  // and back
+  bench.pass(some);
+  bench.store.reset();
+  EXPECT_EQ(bench.ledger.free(), bench.ledger.ceiling());
 }
 
 uint64_t resident_bytes(const std::byte* begin, uint64_t bytes) {
@@ -151,7 +273,6 @@ TEST(Arena, GivesMemoryBackAndNeverTakesMoreThanCommitted) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "a sanitizer's own memory is part of what is measured";
 #endif
-  constexpr uint64_t kMiB = 1 << 20;
   for (const HugePages mode : {HugePages::kAuto, HugePages::kOff, HugePages::kOn}) {
     for (const bool lock : {false, true}) {
       const uint64_t regions[] = {20 * kMiB, 12 * kKiB4, 20 * kMiB};
