@@ -178,6 +178,7 @@ struct Plan {
   double touched_per_token = 0;  // weight bytes the kernels read for one token
   bool fits = false;             // false: `why` says what is missing
   std::string why;
+  std::string warning;  // --memory is more than there is, and the ceiling is less; empty: it is not
 };
 
 struct ModelInfo {
@@ -267,7 +268,8 @@ class Engine {
   // Other limits while the engine runs; none: as in EngineOptions. Any thread may ask, between steps
   // or during one. What cannot run is refused at once, with the least that does, and changes nothing.
   // The rest takes effect at the next step boundary (the next call of step(), generate(), score() or
-  // time_steps(), or the next step in one): weights are given up by policy and their memory goes back
+  // time_steps(), or the next step in one), where EngineOptions::warn tells when the machine or a
+  // cgroup has less memory than was asked for: weights are given up by policy and their memory goes back
   // to the system, or more of them stay. Requests go on, and their output is the same bytes. KV and
   // buffers keep the size they were opened with.
   Status set_memory(std::optional<uint64_t> bytes);

@@ -19,9 +19,10 @@ namespace millrace {
 class BudgetControl {
  public:
   // After everything that is not weights was reserved. All referenced objects must outlive it.
-  // `buffered`: weights are read through the page cache.
+  // `cached`: files that are read through the page cache, which a shortage drops.
   BudgetControl(const Model::Impl& model, const EngineOptions& options, Sizing& sizing,
-                stream::Ledger& ledger, stream::PieceStore& store, bool buffered,
+                stream::Ledger& ledger, stream::PieceStore& store,
+                const std::vector<std::string>& cached,
                 std::unique_ptr<stream::PressureMonitor> monitor);
 
   // From any thread.
@@ -40,24 +41,31 @@ class BudgetControl {
     Ceiling ceiling;
     std::optional<uint64_t> budget;
   };
+  void apply();
+  uint64_t fixed(uint64_t ceiling) const;
   Status check(const Limits& limits) const;
   Status request(Limits limits);
   uint64_t arena_bound(const Limits& limits) const;
   void take(const Limits& limits);
   void relieve();
   Status fit(uint64_t ceiling, uint64_t bound, uint64_t most_moved);
+  Status move_arena(stream::ResidencyPlan residency, uint64_t most_moved);
 
   const Model::Impl& model_;
   Sizing& sizing_;
   stream::Ledger& ledger_;
   stream::PieceStore& store_;
-  const std::function<void(std::string_view)> log_;
+  const std::function<void(std::string_view)> log_, warn_;
+  const std::string root_;
   const std::optional<uint64_t> first_memory_, first_budget_;
-  const uint64_t fixed_;  // everything but weights
 
+  // Under mutex_; what the thread that steps alone writes it reads without.
   mutable std::mutex mutex_;
-  Limits asked_;                      // the last that was accepted
-  std::atomic<bool> pending_{false};  // asked_ is not in force yet
+  uint64_t fixed_;                                     // everything but weights
+  uint64_t tables_;                                    // page tables in it
+  Limits asked_;                                       // the last that was accepted
+  std::atomic<bool> pending_{false};                   // asked_ is not in force yet
+  bool ceiling_asked_ = false, budget_asked_ = false;  // which part of it is not
   std::string error_;
   uint64_t changes_ = 0;
   double longest_s_ = 0;

@@ -219,7 +219,7 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   impl->scheduler = std::make_unique<decode::Scheduler>(
       *impl->forward, *impl->kv, m.tokenizer ? &*m.tokenizer : nullptr, m.stops, so);
   impl->budget = std::make_unique<BudgetControl>(
-      m, options, sizing, *impl->ledger, *impl->store, impl->reader->mode() == "buffered",
+      m, options, sizing, *impl->ledger, *impl->store, impl->reader->buffered_files(),
       options.relieve ? stream::PressureMonitor::create(
                             {.root = options.system_root, .triggers = options.system_root == "/"})
                       : nullptr);
@@ -255,6 +255,8 @@ Expected<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (options.log) {
     for (const auto& [key, value] : engine->choices()) options.log(key + ": " + value);
   }
+  const std::string& warning = engine->plan().warning;
+  if (options.warn && !warning.empty()) options.warn(warning);
   engine->impl_->warn_of_fallbacks();
   engine->impl_->pass_on_notes();
   return engine;

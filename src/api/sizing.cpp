@@ -18,8 +18,9 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 // Beyond what is resident when sizes are decided: thread stacks, heap of the token loop, page
-// tables.
+// tables of the first kTablesInSlack bytes.
 constexpr uint64_t kProcessSlack = 24 * kMiB;
+constexpr uint64_t kTablesInSlack = 4096 * kMiB;
 // Reads in flight that are planned for, where each takes a buffer: under a tight ceiling, and else.
 constexpr unsigned kFewBuffers = 4, kManyBuffers = 8;
 constexpr uint64_t kSmallestMargin = kMiB;
@@ -147,21 +148,35 @@ void describe_residency(const Model::Impl& model, const stream::ResidencyPlan& r
   describe_kinds(model, residency, fits, plan);
 }
 
-Expected<Ceiling> derive_ceiling(const std::optional<uint64_t>& memory) {
-  if (memory) return Ceiling{*memory, "--memory"};
-  MILLRACE_ASSIGN(const auto limit, stream::memory_limit());
+// Eight bytes for each page of 4 KiB, whether it lies in a huge page or not.
+uint64_t page_tables(uint64_t ceiling) {
+  return (ceiling - std::min(ceiling, kTablesInSlack)) / 512;
+}
+
+Expected<Ceiling> derive_ceiling(const std::optional<uint64_t>& memory, const std::string& root) {
+  const auto mib = [](uint64_t b) { return b / kMiB; };
+  auto found = stream::memory_limit(root);
+  if (!found && memory) return Ceiling{*memory, "--memory", ""};
+  MILLRACE_ASSIGN(const auto limit, std::move(found));
+  if (memory && *memory <= limit.bytes) return Ceiling{*memory, "--memory", ""};
+  if (memory) {
+    return Ceiling{
+        limit.bytes, fmt::format("{}, less than --memory", limit.source),
+        fmt::format("--memory: {} MiB were asked for, and there are {} MiB ({}): that is "
+                    "the ceiling",
+                    mib(*memory), mib(limit.bytes), limit.source)};
+  }
   const uint64_t reserve = std::min(kSystemReserve, limit.bytes / 8);
   const uint64_t most = limit.bytes - reserve;
   // What we hold ourselves is not available to others, and still ours.
   const uint64_t now = std::max(limit.available + stream::current_rss(), limit.bytes / 4);
   const uint64_t bytes = std::min(most, now);
-  const auto mib = [](uint64_t b) { return b / kMiB; };
   std::string source = now < most
                            ? fmt::format("{} MiB available now of {} MiB ({})",
                                          mib(limit.available), mib(limit.bytes), limit.source)
                            : fmt::format("{} MiB ({}) less {} MiB for others", mib(limit.bytes),
                                          limit.source, mib(reserve));
-  return Ceiling{bytes, std::move(source)};
+  return Ceiling{bytes, std::move(source), ""};
 }
 
 Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& options) {
@@ -173,10 +188,12 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   plan.parameters = model.info.parameters;
   const uint32_t requests = std::max(1u, options.max_requests);
 
-  MILLRACE_ASSIGN(const Ceiling ceiling, derive_ceiling(options.memory));
+  MILLRACE_ASSIGN(const Ceiling ceiling, derive_ceiling(options.memory, options.system_root));
   plan.ceiling = ceiling.bytes;
+  plan.warning = ceiling.warning;
   s.ceiling_source = ceiling.source;
-  plan.process_bytes = stream::current_rss() + kProcessSlack;
+  const uint64_t tables = page_tables(plan.ceiling);
+  plan.process_bytes = stream::current_rss() + kProcessSlack + tables;
   MILLRACE_ASSIGN(const uint64_t scratch, reader_scratch(model));
   const unsigned least_buffers = options.io_threads ? options.io_threads : kFewBuffers;
   s.io_buffers = least_buffers;
@@ -234,7 +251,11 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
     const uint64_t buffers = buffer_bytes();
     return plan.process_bytes + s.kv.bytes() + buffers + s.io_scratch;
   };
-  while (fixed_bytes() + whole.smallest_budget > plan.ceiling && shrink()) {
+  // Explicit huge pages are whole: each class of slots may end in one that is used in part.
+  const uint64_t rounding =
+      options.huge_pages == HugePages::kOn ? whole.classes.size() * stream::Arena::kHugePage : 0;
+  const uint64_t least_weights = whole.smallest_budget + rounding;
+  while (fixed_bytes() + least_weights > plan.ceiling && shrink()) {
   }
   // The least that works does not depend on the ceiling. The process itself differs a little from
   // run to run; the margin lets the number work in the next one.
@@ -242,12 +263,11 @@ Expected<Sizing> size_model(const Model::Impl& model, const EngineOptions& optio
   const uint64_t chosen_scratch = std::exchange(s.io_scratch, scratch * least_buffers);
   while (shrink()) {
   }
-  plan.smallest_memory = round_up(fixed_bytes() + whole.smallest_budget, kMiB) + kSmallestMargin;
+  const uint64_t least = fixed_bytes() - tables + least_weights;
+  plan.smallest_memory =
+      round_up(least + page_tables(least + page_tables(least)), kMiB) + kSmallestMargin;
   context = chosen_context, chunk = chosen_chunk, s.io_scratch = chosen_scratch;
 
-  // Explicit huge pages are whole: each class of slots may end in one that is used in part.
-  const uint64_t rounding =
-      options.huge_pages == HugePages::kOn ? whole.classes.size() * stream::Arena::kHugePage : 0;
   const auto budget_beside = [&](uint64_t fixed) {
     fixed += rounding;
     const uint64_t left = plan.ceiling > fixed ? plan.ceiling - fixed : 0;

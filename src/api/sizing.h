@@ -23,9 +23,14 @@ struct Sizing {
 struct Ceiling {
   uint64_t bytes = 0;
   std::string source;
+  std::string warning;  // more was asked for; empty: it was not
 };
-// --memory, or what the machine and every cgroup above us leave now.
-Expected<Ceiling> derive_ceiling(const std::optional<uint64_t>& memory);
+// --memory, but no more than the machine and every cgroup above us have; without it what they leave
+// now. `root`: as in EngineOptions::system_root.
+Expected<Ceiling> derive_ceiling(const std::optional<uint64_t>& memory, const std::string& root);
+
+// Bytes of page tables beyond those that every process is given.
+uint64_t page_tables(uint64_t ceiling);
 
 // Writes a residency into the plan: what of each kind is in memory, what a token reads.
 void describe_residency(const Model::Impl& model, const stream::ResidencyPlan& residency, bool fits,

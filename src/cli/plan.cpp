@@ -101,6 +101,7 @@ std::string describe(const ModelInfo& info, const Plan& plan, const Roofs& roofs
       text += fmt::format("  {:<34} about {:.1f} to {:.1f} tok/s\n", "expected while answering",
                           speed.least, speed.most);
   }
+  if (!plan.warning.empty()) text += fmt::format("\n{}\n", plan.warning);
   if (!plan.fits) text += fmt::format("\nIt does not fit: {}\n", plan.why);
   return text;
 }
@@ -140,6 +141,7 @@ nlohmann::ordered_json as_json(const ModelInfo& info, const Options& options, co
       {"touched_per_token", plan.touched_per_token},
       {"fits", plan.fits},
       {"why", plan.why},
+      {"warning", plan.warning},
       {"reading", how.reason},
       {"measured", nullptr},
   };

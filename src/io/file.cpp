@@ -91,7 +91,9 @@ Expected<File> File::open(const std::string& path, Mode mode, ReadHook* hook) {
   if (!S_ISREG(status.st_mode)) return fail(Code::kInvalid, "{}: not a regular file", path);
   if (fcntl(file.fd_, F_SETFL, flags & ~O_NONBLOCK) != 0) return system_error(path, "fcntl", errno);
   file.size_ = static_cast<uint64_t>(status.st_size);
-  file.device_ = status.st_dev;
+  constexpr int64_t kSecond = 1'000'000'000;
+  file.identity_ = {status.st_dev, status.st_ino,
+                    int64_t{status.st_mtim.tv_sec} * kSecond + status.st_mtim.tv_nsec};
   if (mode == Mode::kDirect) {
     const std::string reason = check_direct(file.fd_);
     if (!reason.empty()) return fail(Code::kUnsupported, "{}: {}", path, reason);
@@ -110,7 +112,7 @@ File::File(File&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       size_(other.size_),
-      device_(other.device_),
+      identity_(other.identity_),
       mode_(other.mode_),
       hook_(other.hook_) {}
 
@@ -118,7 +120,7 @@ File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
-  std::swap(device_, other.device_);
+  std::swap(identity_, other.identity_);
   std::swap(mode_, other.mode_);
   std::swap(hook_, other.hook_);
   return *this;

@@ -32,6 +32,14 @@ class ReadHook {
                            int64_t got, std::chrono::microseconds* delay) = 0;
 };
 
+// What a name meant when its file was opened: another file under that name, or the same one written
+// to since, has another identity.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;  // st_dev, st_ino
+  int64_t changed_ns = 0;          // st_mtim
+  bool operator==(const FileIdentity&) const = default;
+};
+
 class File {
  public:
   // Fails with kUnsupported when the file system has no direct reads, or none at kAlign. The hook
@@ -57,13 +65,14 @@ class File {
   const std::string& path() const { return path_; }
   int descriptor() const { return fd_; }
   ReadHook* hook() const { return hook_; }
-  uint64_t device() const { return device_; }  // st_dev
+  uint64_t device() const { return identity_.device; }
+  const FileIdentity& identity() const { return identity_; }
 
  private:
   std::string path_;
   int fd_ = -1;
   uint64_t size_ = 0;
-  uint64_t device_ = 0;
+  FileIdentity identity_;
   Mode mode_ = Mode::kBuffered;
   ReadHook* hook_ = nullptr;
 };

@@ -17,10 +17,11 @@ constexpr double kForget = 1.002;
 }  // namespace
 
 Expected<std::unique_ptr<Copies>> Copies::open(const std::vector<std::vector<std::string>>& paths,
-                                               io::Mode mode, io::ReadHook* hook) {
+                                               io::Mode mode, io::ReadHook* hook, Check check) {
   auto made = std::make_unique<Copies>();
   made->mode_ = mode;
   made->hook_ = hook;
+  made->check_ = check;
   for (const auto& files : paths) {
     Copy copy;
     for (const std::string& path : files) {
@@ -35,6 +36,7 @@ Expected<std::unique_ptr<Copies>> Copies::open(const std::vector<std::vector<std
         return fail(Code::kCorrupt, "{}: has {} bytes, but {} has {}: it is no copy of it", path,
                     file->size(), made->first_[index]->path(), made->first_[index]->size());
       }
+      if (file->mode() == io::Mode::kBuffered) made->buffered_.push_back(path);
       copy.folder = std::filesystem::path(path).parent_path().string();
       copy.files.push_back({std::make_shared<const io::File>(std::move(*file)), false, false});
     }
@@ -62,7 +64,8 @@ std::vector<int> Copies::descriptors() const {
   return all;
 }
 
-// The copy that should be done first: what it has to read already, and this, at its speed.
+// The copy that should be done first: what it has to read already, and this, at its speed. One that
+// fails more than another waits for that one to fail as often.
 uint32_t Copies::choose(uint64_t bytes) {
   double most = 0;
   for (const Copy& copy : copies_) most = std::max(most, copy.rate);
@@ -74,7 +77,8 @@ uint32_t Copies::choose(uint64_t bytes) {
     if (copy.dropped) continue;
     const double rate = copy.rate > 0 ? copy.rate : most;
     const double seconds = static_cast<double>(copy.queued + bytes) / rate;
-    if (best == UINT32_MAX || seconds < soonest) {
+    const uint32_t errors = best == UINT32_MAX ? UINT32_MAX : copies_[best].errors;
+    if (copy.errors < errors || (copy.errors == errors && seconds < soonest)) {
       best = c;
       soonest = seconds;
     }
@@ -90,6 +94,12 @@ Expected<std::shared_ptr<const io::File>> Copies::open_again(const io::File& old
   if (file.size() != old.size()) {
     return fail(Code::kIo, "{}: has {} bytes now, had {} when the model was opened", old.path(),
                 file.size(), old.size());
+  }
+  if (check_ == Check::kIdentity && file.identity() != old.identity()) {
+    return fail(Code::kIo,
+                "{}: was replaced since the model was opened, and nothing tells whether its bytes "
+                "are the same: open the model again",
+                old.path());
   }
   return std::make_shared<const io::File>(std::move(file));
 }
@@ -138,6 +148,7 @@ void Copies::end(const Lease& lease, const Error* error) {
   Copy& copy = copies_[lease.copy];
   copy.queued -= lease.bytes;
   if (error == nullptr) {
+    copy.errors /= 2;  // what came may still be found wrong
     // What was in front of it had to be read too.
     const double rate = static_cast<double>(lease.queued) / std::max(1e-6, taken.count());
     copy.rate = copy.rate > 0 ? copy.rate + kNewest * (rate - copy.rate) : rate;
@@ -154,12 +165,27 @@ void Copies::reject(const Lease& lease, const Error& error) {
 void Copies::failed(const Lease& lease, const Error& error) {
   Copy& copy = copies_[lease.copy];
   copy.files[lease.index].failed = true;
+  copy.errors += 2;
   const auto left = std::ranges::count_if(copies_, [](const Copy& c) { return !c.dropped; });
-  if (copy.dropped || left < 2) return;
+  if (copy.dropped) return;
+  if (left < 2) return take_back(lease.copy, error);
   copy.dropped = true;
   notes_.push_back(fmt::format("{}: no longer read, the other cop{} of the model serve{}: {}",
                                copy.folder, left == 2 ? "y" : "ies", left == 2 ? "s" : "",
                                error.message));
+}
+
+// The last copy failed as the others did before: a disk may have come back since.
+void Copies::take_back(uint32_t last, const Error& error) {
+  for (uint32_t c = 0; c < copies_.size(); ++c) {
+    if (c == last) continue;
+    Copy& copy = copies_[c];
+    copy.dropped = false;
+    copy.rate = 0;
+    for (File& file : copy.files) file.failed = true;  // whatever failed: none is open any more
+    notes_.push_back(fmt::format("{}: asked again, {} fails, too: {}", copy.folder,
+                                 copies_[last].folder, error.message));
+  }
 }
 
 std::vector<std::string> Copies::notes() {

@@ -60,6 +60,8 @@ class PieceReader {
 
   virtual WholePieces* whole() { return nullptr; }  // null: only read() makes pieces
   virtual uint32_t devices() const { return 1; }    // disks that can read at the same time
+  // Files that are read through the page cache, mirrors and those that cannot be read directly too.
+  virtual std::vector<std::string> buffered_files() const { return {}; }
   // What happened to the files since the last call, for people.
   virtual std::vector<std::string> notes() { return {}; }
 };

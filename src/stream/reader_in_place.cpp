@@ -60,6 +60,7 @@ class InPlaceReader : public PieceReader {
   std::string mode() const override { return std::string(io::name(mode_)); }
   void watch(ReadWatch* watch) override { copies_->watch(watch); }
   uint32_t devices() const override { return copies_->devices(); }
+  std::vector<std::string> buffered_files() const override { return copies_->buffered(); }
   std::vector<std::string> notes() override { return copies_->notes(); }
 
  private:
@@ -152,7 +153,8 @@ Expected<std::unique_ptr<PieceReader>> make_in_place_reader(const format::ModelS
     auto& copy = paths.emplace_back();
     for (const std::string& path : paths[0]) copy.push_back(folder + path.substr(path.rfind('/')));
   }
-  MILLRACE_ASSIGN(auto copies, Copies::open(paths, options.mode, options.hook));
+  MILLRACE_ASSIGN(auto copies,
+                  Copies::open(paths, options.mode, options.hook, Copies::Check::kIdentity));
   for (uint32_t i = 0; i < source.files.size(); ++i) {
     if (copies->file(i).size() == source.files[i].size) continue;
     return fail(Code::kCorrupt, "{}: has {} bytes, had {} when it was opened", source.files[i].path,

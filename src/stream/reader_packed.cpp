@@ -42,6 +42,7 @@ class PackedReader : public PieceReader, public WholePieces {
   std::string mode() const override { return std::string(io::name(options_.mode)); }
   WholePieces* whole() override { return this; }
   uint32_t devices() const override { return copies_->devices(); }
+  std::vector<std::string> buffered_files() const override { return copies_->buffered(); }
   std::vector<std::string> notes() override { return copies_->notes(); }
   Copies& copies() override { return *copies_; }
 

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 
 const std::string kModel = source_path("models/tiny-moe-4bit");
 
@@ -132,6 +133,10 @@ TEST(Plan, SaysWhatFits) {
   EXPECT_EQ(tight.exit_code, 1);
   const Outcome words = millrace({"plan", kModel, "--no-probe"});
   EXPECT_THAT(words.out, HasSubstr("smallest --budget that runs"));
+  EXPECT_THAT(words.out, Not(HasSubstr("were asked for")));
+  const Outcome much = millrace({"plan", kModel, "--no-probe", "--memory", "900000G"});
+  EXPECT_EQ(much.exit_code, 0) << much.err;
+  EXPECT_THAT(much.out, HasSubstr("921600000 MiB were asked for, and there are"));
 }
 
 TEST(Plan, MeasuresTheMachine) {

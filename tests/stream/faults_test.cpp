@@ -301,13 +301,55 @@ TEST_P(Faults, AMirrorServesWhenTheOtherFails) {
     const uint64_t struck = faults_.struck();
     EXPECT_TRUE(read_all().empty());
     EXPECT_EQ(faults_.struck(), struck);  // it was not asked again
-    // The last one is never dropped: its errors are errors.
-    faults_.clear();
-    Fault too{.kind = Fault::Kind::kError, .path = "mirror/", .begin = 0, .end = 1, .times = 4};
+    // The last one is never dropped: when it fails, too, its errors are errors.
+    Fault too{.kind = Fault::Kind::kError, .path = "mirror/", .begin = 0, .end = 1};
     faults_.add(too);
-    EXPECT_EQ(read_all().size(), 2u);
+    const auto errors = read_all();
+    ASSERT_EQ(errors.size(), 2u);  // the first piece of each file, and no other
+    EXPECT_TRUE(errors.contains(0) && errors.contains(1));
+    faults_.clear();
     EXPECT_TRUE(read_all().empty());
   }
+}
+
+// What was dropped is not lost: when the last copy fails, the others are opened and asked again.
+TEST_P(Faults, AMirrorComesBackWhenTheLastOneFails) {
+  open(4, true);
+  faults_.add({.kind = Fault::Kind::kError, .path = "model/"});
+  EXPECT_TRUE(read_all().empty());
+  ASSERT_EQ(reader_->notes().size(), 1u);
+  // The model's disk is back, and the mirror's goes for good.
+  faults_.clear();
+  faults_.add({.kind = Fault::Kind::kError, .path = "mirror/"});
+  EXPECT_TRUE(read_all().empty());
+  const auto notes = reader_->notes();
+  ASSERT_GE(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("model: asked again"), std::string::npos) << notes[0];
+  // And the other way about, now that both were opened again.
+  faults_.clear();
+  faults_.add({.kind = Fault::Kind::kError, .path = "model/"});
+  EXPECT_TRUE(read_all().empty());
+}
+
+// One bad read of each copy: the last one has its second try, as a model without mirrors has.
+TEST_P(Faults, TheLastCopyHasItsSecondTry) {
+  open(1, true);
+  faults_.add(at(5, Fault::Kind::kError, 1));
+  Fault other = at(5, Fault::Kind::kError, 1);
+  other.path = "mirror/weights-1";
+  faults_.add(other);
+  submit(5);
+  const ReadResult result = reap();
+  EXPECT_TRUE(result.status) << result.status.error().message;
+  EXPECT_EQ(faults_.struck(), 2u);
+}
+
+TEST_P(Faults, FilesInThePageCacheAreNamed) {
+  open(1, true);
+  const bool direct = GetParam().mode == io::Mode::kDirect;
+  EXPECT_EQ(reader_->buffered_files().size(), direct ? 0u : 4u);
+  for (size_t i = 0; i < reader_->buffered_files().size(); ++i)
+    EXPECT_EQ(reader_->buffered_files()[i].find("/mirror/") != std::string::npos, i >= 2);
 }
 
 // Reads of each copy, and how long one of them takes.
