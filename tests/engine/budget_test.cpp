@@ -2,6 +2,7 @@
 // the system (C2), and what cannot run is refused.
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "stream/ledger.h"
@@ -109,13 +110,17 @@ TEST(Budget, AnotherThreadMayAsk) {
     alone.push_back(done->token_ids);
   }
   std::atomic<bool> stop{false};
+  std::atomic<uint32_t> asked{0};
+  std::set<uint64_t> arenas, ceilings;
   std::thread asker([&] {
     for (uint32_t i = 0; !stop; ++i) {
       EXPECT_TRUE(e.set_budget(least + (most - least) * (i % 5) / 4));
       EXPECT_TRUE(e.set_memory(ceiling - (i % 3) * (most - least) / 2));
+      ++asked;
       std::this_thread::yield();
     }
   });
+  while (asked == 0) std::this_thread::yield();
   for (int round = 0; round < 3; ++round) {
     std::map<uint64_t, std::vector<Token>> together;
     std::vector<uint64_t> order;
@@ -131,11 +136,18 @@ TEST(Budget, AnotherThreadMayAsk) {
       });
       if (!stepped) ADD_FAILURE() << stepped.error().message;
       more = stepped && *stepped;
+      const MemoryReport report = e.memory();
+      EXPECT_EQ(report.error, "");
+      arenas.insert(report.arena);
+      ceilings.insert(report.ceiling);
     }
     for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(together[order[i]], alone[i]) << i;
   }
   stop = true;
   asker.join();
+  EXPECT_GT(e.memory().changes, 2u);
+  EXPECT_GE(arenas.size(), 2u) << "budgets must really have come into force";
+  EXPECT_GE(ceilings.size(), 2u) << "and ceilings";
 }
 
 TEST(Budget, WhatCannotRunIsRefusedAndChangesNothing) {

@@ -1,7 +1,10 @@
 // Memory pressure, from fake files and a fake clock.
 #include "stream/pressure.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -122,6 +125,80 @@ TEST(Pressure, ThisMachine) {
   const auto m = PressureMonitor::create();
   EXPECT_FALSE(m->watching().empty());
   for (int i = 0; i < 3; ++i) (void)m->poll(i);
+}
+
+// Where the kernel takes a trigger, it is one that is waited for.
+TEST(Pressure, TriggersAreSetWhereTheyMayBe) {
+  const int fd = ::open("/proc/pressure/memory", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  const char text[] = "some 300000 2000000";
+  const bool may = fd >= 0 && ::write(fd, text, sizeof text) > 0;
+  if (fd >= 0) ::close(fd);
+  if (!fs::exists("/proc/pressure/memory")) GTEST_SKIP() << "no stall information here";
+  const auto triggered = PressureMonitor::create();
+  EXPECT_EQ(triggered->watching().find("stalls of the system (events)") == 0, may)
+      << triggered->watching();
+  const auto reading = PressureMonitor::create({.triggers = false});
+  EXPECT_EQ(reading->watching().find("stalls of the system (each second)"), 0u)
+      << reading->watching();
+}
+
+// In a group that is nearly full, mapped pages of a file that take turns: the kernel scans more than
+// it can free. Returns what went wrong: 0 nothing.
+int watch_a_full_group(const fs::path& group, const std::string& file, uint64_t limit) {
+  std::ofstream(group / "cgroup.procs") << 0 << std::flush;
+  const auto monitor = PressureMonitor::create();
+  const std::string expected =
+      fmt::format("room in cgroup /{} (events)", group.filename().string());
+  if (monitor->watching().find(expected) == std::string::npos) return 1;
+  // Files are read once a second: from here on only events count.
+  (void)monitor->poll(0);
+  if (monitor->poll(0.1) != Pressure::kCalm) return 2;
+  const uint64_t held = limit - limit / 16;
+  auto* const own = static_cast<char*>(
+      ::mmap(nullptr, held, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const uint64_t bytes = fs::file_size(file);
+  const auto* const mapped =
+      static_cast<const volatile char*>(::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0));
+  if (own == MAP_FAILED || mapped == MAP_FAILED) return 3;
+  const auto fill = [&](uint64_t to) {
+    for (uint64_t i = 0; i < to; i += 4096) own[i] = 1;
+  };
+  fill(held - limit / 16);
+  for (int round = 0; round < 50; ++round) {
+    for (uint64_t i = 0; i < bytes; i += 4096) {
+      (void)mapped[i];
+      if (i % (64 << 10) == 0 && monitor->poll(0.2) != Pressure::kCalm) return 0;
+    }
+  }
+  return 4;
+}
+
+TEST(Pressure, EventsOfAGroupThatIsNearlyFull) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's own memory counts in the group";
+#endif
+  constexpr uint64_t kLimit = uint64_t{64} << 20;
+  const fs::path group =
+      fs::path("/sys/fs/cgroup/memory") / fmt::format("millrace-pressure-{}", getpid());
+  std::error_code error;
+  if (!fs::exists("/sys/fs/cgroup/memory/memory.pressure_level", error) ||
+      !fs::create_directory(group, error))
+    GTEST_SKIP() << "no writable memory cgroup of version 1 here";
+  std::ofstream(group / "memory.limit_in_bytes") << kLimit << std::flush;
+  const fs::path file = fs::current_path() / fmt::format("millrace-pressure-{}.bin", getpid());
+  std::ofstream(file, std::ios::binary) << std::string(kLimit, 'x');
+  ::sync();
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // so that the group is charged for it
+  ::close(fd);
+  const pid_t child = fork();
+  if (child == 0) _exit(watch_a_full_group(group, file.string(), kLimit));
+  int status = 0;
+  waitpid(child, &status, 0);
+  fs::remove(file);
+  fs::remove(group, error);
+  EXPECT_EQ(status, 0) << "exit code " << WEXITSTATUS(status) << ", signal " << WTERMSIG(status);
 }
 
 TEST(Governor, WarningsTakeStepsDownToTheFloor) {
