@@ -29,6 +29,7 @@ class ObedientStore : public stream::PieceStore {
   Status load_pinned(const std::function<void(uint64_t, uint64_t)>&) override { return {}; }
   Expected<const std::byte*> acquire(uint32_t) override { return nullptr; }
   void release(uint32_t) override {}
+  void will_acquire(std::span<const uint32_t>) override {}
   void begin_fired(std::span<const uint32_t>) override {}
   Expected<bool> next_fired(Fired*) override { return false; }
   bool fired_ready() override { return false; }
