@@ -30,7 +30,7 @@ class ObedientStore : public stream::PieceStore {
   Expected<const std::byte*> acquire(uint32_t) override { return nullptr; }
   void release(uint32_t) override {}
   void will_acquire(std::span<const uint32_t>) override {}
-  void begin_fired(std::span<const uint32_t>) override {}
+  void begin_fired(std::span<const uint32_t>, const stream::FiredRows&) override {}
   Expected<bool> next_fired(Fired*) override { return false; }
   bool fired_ready() override { return false; }
   stream::PrefetchKind prefetch() const override { return {}; }
