@@ -41,11 +41,13 @@ class ObedientStore : public stream::PieceStore {
   stream::StoreStats stats() const override { return {}; }
   const std::string& pages() const override { return nothing_; }
   std::string reading() const override { return ""; }
+  const stream::ReadChoice& read_choice() const override { return choice_; }
 
  private:
   stream::ResidencyPlan plan_;
   stream::Ledger& ledger_;
   const std::string nothing_;
+  const stream::ReadChoice choice_;
 };
 
 class Limits : public testing::Test {

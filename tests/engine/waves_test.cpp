@@ -85,7 +85,8 @@ TEST(Waves, APromptReadsEachFiredExpertOnce) {
     EXPECT_GT(bytes, expert * 3 / 4) << piece;
     EXPECT_LT(bytes, expert * 5 / 4) << piece;
   }
-  const auto replayed = replay({.trace = temp / "trace.txt", .policies = {"lru"}, .shares = {1.0}});
+  const auto replayed =
+      replay({.trace = temp / "trace.txt", .policies = {"lru"}, .shares = {1.0}, .slots = {}});
   ASSERT_TRUE(replayed) << replayed.error().message;
   EXPECT_EQ(replayed->steps, 1u);
   EXPECT_EQ(replayed->rows[0].uses, reads.size());

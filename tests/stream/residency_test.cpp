@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/size_text.h"
 #include "fakes.h"
 
 namespace millrace::stream {
@@ -75,8 +76,7 @@ TEST(Residency, RandomTables) {
     EXPECT_LE(all->smallest_budget, all->comfortable_budget);
     EXPECT_LE(all->comfortable_budget, all->full_budget);
     for (const SlotClass& of : all->classes) EXPECT_EQ(of.pinned, of.pieces);
-    EXPECT_NE(refused.error().message.find(std::to_string(all->smallest_budget)),
-              std::string::npos);
+    EXPECT_NE(refused.error().message.find(size_to_give(all->smallest_budget)), std::string::npos);
 
     EXPECT_FALSE(plan_residency(c.table, all->smallest_budget - 1, c.demand));
     uint64_t used = 0;
