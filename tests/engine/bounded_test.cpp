@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/size_text.h"
 #include "io/file.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/synth_gguf.h"
@@ -162,7 +163,7 @@ TEST(Bounded, TooSmallIsRefusedWithTheSmallestThatWorks) {
   auto engine = Engine::open(options);
   ASSERT_FALSE(engine);
   EXPECT_EQ(engine.error().code, Code::kNoMemory);
-  EXPECT_NE(engine.error().message.find(std::to_string(plan->smallest_budget)), std::string::npos)
+  EXPECT_NE(engine.error().message.find(size_to_give(plan->smallest_budget)), std::string::npos)
       << engine.error().message;
   options.budget = plan->smallest_budget;
   Request request;

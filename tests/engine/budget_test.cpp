@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "base/size_text.h"
 #include "stream/ledger.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/synth_gguf.h"
@@ -162,13 +163,13 @@ TEST(Budget, WhatCannotRunIsRefusedAndChangesNothing) {
   const Status budget = e.set_budget(least - 1);
   ASSERT_FALSE(budget);
   EXPECT_EQ(budget.error().code, Code::kNoMemory);
-  EXPECT_NE(budget.error().message.find(std::to_string(least)), std::string::npos)
+  EXPECT_NE(budget.error().message.find(size_to_give(least)), std::string::npos)
       << budget.error().message;
   const uint64_t fixed = before.kv + before.activations + before.process;
   const Status memory = e.set_memory(fixed + least - 1);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().code, Code::kNoMemory);
-  EXPECT_NE(memory.error().message.find(std::to_string(fixed + least)), std::string::npos)
+  EXPECT_NE(memory.error().message.find(size_to_give(fixed + least)), std::string::npos)
       << memory.error().message;
   ASSERT_TRUE(e.step([](const Event&) {}));
   EXPECT_EQ(e.memory().arena, before.arena);
@@ -195,6 +196,7 @@ TEST(Budget, MemoryGoesBackAndComesAgain) {
   EngineOptions options;
   options.model = path;
   options.context = 256;
+  options.preload = true;
   auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
   Engine& e = **engine;
