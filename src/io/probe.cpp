@@ -7,6 +7,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "io/uring.h"
@@ -76,7 +77,15 @@ Expected<uint64_t> run_pread(const Run& run, const Places& places) {
     } while (run.goes_on());
   };
   std::vector<std::thread> threads;
-  for (unsigned t = 1; t < run.depth; ++t) threads.emplace_back(work, t);
+  threads.reserve(run.depth);
+  try {
+    for (unsigned t = 1; t < run.depth; ++t) threads.emplace_back(work, t);
+  } catch (const std::system_error& limit) {
+    std::lock_guard lock(mutex);
+    error = Error{Code::kUnsupported, fmt::format("{} reads at a time take more threads than the "
+                                                  "system gives: {}",
+                                                  run.depth, limit.what())};
+  }
   work(0);
   for (std::thread& thread : threads) thread.join();
   if (error) return tl::make_unexpected(std::move(*error));

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -20,7 +21,12 @@ class PreadPool : public QueuedBackend {
     // Begun and not over: one for each thread, and those that wait for a thread to go on with them.
     free_.reserve(capacity);
     threads_.reserve(depth);
-    for (unsigned t = 0; t < depth; ++t) threads_.emplace_back([this] { work(); });
+    try {
+      for (unsigned t = 0; t < depth; ++t) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+      // The system gives no more of them: fewer reads at a time. With none there is no engine.
+      if (threads_.empty()) throw;
+    }
   }
 
   ~PreadPool() override {
