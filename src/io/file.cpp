@@ -19,8 +19,6 @@
 namespace millrace::io {
 namespace {
 
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
-
 tl::unexpected<Error> system_error(const std::string& path, std::string_view what, int error) {
   return fail(error == ENOENT ? Code::kNotFound : Code::kIo, "{}: {}: {}", path, what,
               std::strerror(error));

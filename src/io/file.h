@@ -20,6 +20,8 @@ std::string_view name(Mode mode);  // "direct", "buffered"
 // Every window that is read directly starts and ends at a multiple of this, in the file and in
 // memory.
 inline constexpr uint64_t kAlign = 4096;
+// Of the processors that this runs on.
+inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 // Sees every read when it has ended, however it was made, and may change what its reader believes:
 // the place for injected faults. Called from several threads at a time.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "io/file.h"
 
 namespace millrace::stream {
 
@@ -28,7 +29,7 @@ struct ArenaOptions {
 
 class Arena {
  public:
-  static constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  static constexpr uint64_t kHugePage = io::kHugePage;
 
   Arena() = default;
   ~Arena();

@@ -18,8 +18,6 @@ class PreadPool : public QueuedBackend {
  public:
   PreadPool(PieceReader& reader, ReadWatch* watch, unsigned depth, uint32_t capacity)
       : QueuedBackend(capacity), reader_(reader), watch_(watch) {
-    // Begun and not over: one for each thread, and those that wait for a thread to go on with them.
-    free_.reserve(capacity);
     threads_.reserve(depth);
     try {
       for (unsigned t = 0; t < depth; ++t) threads_.emplace_back([this] { work(); });

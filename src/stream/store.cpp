@@ -241,7 +241,10 @@ class Store : public PieceStore {
     MILLRACE_TRY(ledger_.reserve(Use::kWeights, more));
     for (size_t c = 0; c < plan_.classes.size(); ++c) {
       const uint64_t before = plan_.slots_bytes(c), after = plan.slots_bytes(c);
-      if (after < before) backend_->forget({arena_.region(c) + after, before - after});
+      if (after >= before) continue;
+      // With all of the huge page at the new end: one with a pinned part cannot be split.
+      const uint64_t from = after / Arena::kHugePage * Arena::kHugePage;
+      backend_->forget({arena_.region(c) + from, before - from});
     }
     if (Status resized = slots_.resize(plan, most_moved); !resized) {
       plan_ = lesser_plan(plan_, plan);

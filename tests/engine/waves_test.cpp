@@ -92,6 +92,36 @@ TEST(Waves, APromptReadsEachFiredExpertOnce) {
   EXPECT_EQ(replayed->rows[0].uses, reads.size());
 }
 
+// What stays in memory is read with its first use, or, if so wanted, in front of everything.
+TEST(Loading, ExpertsAreReadWhenTheyFire) {
+  EngineOptions options;
+  options.model = repo("models/tiny-moe-4bit");
+  options.context = 128;
+  const auto lazy = Engine::open(options);
+  ASSERT_TRUE(lazy) << lazy.error().message;
+  options.preload = true;
+  const auto loaded = Engine::open(options);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const uint64_t all = (*loaded)->io().reads;
+  uint64_t pieces = 0, experts = 0;
+  for (const auto& kind : (*loaded)->plan().kinds) {
+    pieces += kind.pieces;
+    if (kind.name == "expert") experts += kind.pieces;
+  }
+  EXPECT_EQ(all, pieces);
+  // What every pass needs may be read ahead already.
+  ASSERT_GT(experts, 100u);
+  EXPECT_LE((*lazy)->io().reads, pieces - experts);
+
+  const Request request = request_of(5, 8);
+  const auto first = (*lazy)->generate(request), second = (*loaded)->generate(request);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->token_ids, second->token_ids);
+  EXPECT_EQ((*loaded)->io().reads, all);
+  EXPECT_GT((*lazy)->io().reads, 0u);
+  EXPECT_LT((*lazy)->io().reads, all);  // experts that did not fire are not there
+}
+
 TEST(Waves, ChunksReadMoreAndSayTheSame) {
   EngineOptions options = small_budget(1 << 20);
   options.context = 512;

@@ -2,15 +2,14 @@
 // what is used most stays.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <memory>
 #include <random>
 
 #include "io/uring.h"
+#include "room.h"
 #include "store_rig.h"
-#include "stream/cgroup.h"
 #include "stream/store.h"
 
 namespace millrace::stream {
@@ -169,34 +168,6 @@ TEST_P(Resize, ALedgerThatHasNoMoreRefuses) {
   EXPECT_EQ(bench.store->plan().arena_bytes, bench.smallest());
   bench.pass(none);  // as before
 }
-
-// Writable memory that this process may have, from now on, beyond what it has; until the end of the
-// scope.
-class Room {
- public:
-  explicit Room(uint64_t bytes) {
-    getrlimit(RLIMIT_DATA, &before_);
-    const auto status = read_text("/proc/self/status");
-    const uint64_t used = status ? number_after(*status, "VmData:").value_or(0) * 1024 : 0;
-    const rlimit limit{used + bytes, before_.rlim_max};
-    setrlimit(RLIMIT_DATA, &limit);
-  }
-  ~Room() { setrlimit(RLIMIT_DATA, &before_); }
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
-
-  static bool holds() {
-    const Room room(kMiB);
-    void* const at =
-        mmap(nullptr, 8 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) return true;
-    munmap(at, 8 * kMiB);
-    return false;
-  }
-
- private:
-  rlimit before_{};
-};
 
 // Some classes grow while others shrink: no more memory is taken than the larger arena has, and what
 // fails leaves an arena that is consistent.

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "io/uring.h"
+#include "room.h"
 #include "store_rig.h"
 #include "stream/backend.h"
 
@@ -404,6 +405,28 @@ TEST(PreadPool, ThreadsShareTheStepsOfOnePiece) {
   EXPECT_EQ(left, slot);
   EXPECT_FALSE(pool->reap(&result, false));
   EXPECT_EQ(pool->reads(), 1u);
+}
+
+// A system that gives no more threads: fewer reads at a time, and all of them are right.
+TEST(PreadPool, TakesAsManyThreadsAsThereAre) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's own memory is part of what is limited";
+#endif
+  if (!Room::holds()) GTEST_SKIP() << "no limit on writable memory here";
+  const auto table = make_table({.layers = 2});
+  FakeReader reader(table);
+  std::unique_ptr<ReadBackend> pool;
+  {
+    const Room room(uint64_t{40} << 20);  // stacks have 8 MiB each
+    pool = make_pread_pool(reader, nullptr, 64, 8);
+  }
+  EXPECT_EQ(pool->describe().find("pread pool, 64 "), std::string::npos) << pool->describe();
+  std::vector<std::byte> slot(table.pieces[3].bytes);
+  pool->submit({3, slot, Urgency::kDemand});
+  ReadResult result;
+  ASSERT_TRUE(pool->reap(&result, true));
+  EXPECT_TRUE(result.status);
+  EXPECT_TRUE(holds_pattern(3, slot.data(), slot.size()));
 }
 
 // What is demanded goes first, also before the steps that are left of a piece that is read ahead.
